@@ -1,0 +1,111 @@
+"""What the model step needs of a language model: one streamed sampling, typed errors, usage, capabilities.
+
+Implementations live in `harness_worker.models`, one file each, and never retry: only the scheduler waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from harness_common.core.message import Json, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call. `input_tokens` is the total input, cached parts included."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    estimated: bool = False
+    """True when the provider reported nothing and we counted ourselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDef:
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    input_schema: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One sampling over one frozen context."""
+
+    model: str
+    messages: Sequence[Message]
+    system: str = ""
+    tools: Sequence[ToolDef] = ()
+    max_tokens: int = 1024
+    temperature: float | None = None
+    """None leaves the provider's default; omitted when `Capabilities.temperature` is False."""
+    first_token_timeout_s: float = 30.0
+    total_timeout_s: float = 300.0
+    options: Mapping[str, Json] = field(default_factory=dict)
+    """Agent-level model options that only this provider understands."""
+    step: int = 0
+    """Number of the step that asks (1 for the first): which declared answer the scripted model gives."""
+
+
+Finish = Literal["stop", "tool_calls", "length", "refusal", "pause"]
+"""`pause`: the provider ended a long turn and wants to be called again (the run takes another model step)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatResult:
+    """A whole answer. Decide from the tool uses in `message`, not from `finish`."""
+
+    message: Message
+    usage: Usage
+    finish: Finish
+    model: str
+    """The model that answered, as the provider names it."""
+    provider_request_id: str | None = None
+    cost_usd: float | None = None
+    """From the price table; None when the model has no known price."""
+    first_token_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a model accepts; requests are built from this, never from a guess."""
+
+    tools: bool = True
+    streaming: bool = True
+    temperature: bool = True
+    json_mode: bool = False
+    context_window_tokens: int = 128_000
+    scripted: bool = False
+    """True for the scripted model: everything that shows its answers labels them so."""
+
+
+OnDelta = Callable[[str], Awaitable[None]]
+"""Receives each piece of answer text as it arrives; not durable."""
+
+
+class Model(Protocol):
+    """One configured model endpoint."""
+
+    provider: str
+    capabilities: Capabilities
+
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
+        """Sample one answer.
+
+        Raises `Limited` (429, 529; with Retry-After and scope), `Transient` (connection, 5xx, cut stream, timeouts),
+        `Permanent` (refused, bad request, unknown model, quota used up, context too long). Cancelling the awaiting
+        task closes the stream.
+        """
+        ...
+
+    def count_tokens(self, request: ChatRequest) -> int:
+        """Estimate the input tokens of a request, without network access."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        ...

@@ -1,0 +1,132 @@
+"""What a tool is: a specification that is data, and a function that does the work.
+
+The runner (`harness_worker.tools.runner`) validates, asks policy, writes the ledger, runs and normalises; a tool only does
+its one thing and returns a value or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from harness_common.core.message import Json
+
+
+class EffectClass(StrEnum):
+    """What repeating a call would do."""
+
+    READ = "read"
+    """Changes nothing: may be repeated at will."""
+    IDEMPOTENT = "idempotent"
+    """Changes something, but the same key twice is the same change: repeated with the same key."""
+    WRITE = "write"
+    """May happen once: an intent is recorded first, and an intent without result is for a person."""
+
+
+class SandboxTier(StrEnum):
+    """The least isolation a tool may run in."""
+
+    NONE = "none"
+    """Trusted code of the operator, in the worker's own process."""
+    B = "B"
+    A = "A"
+
+
+class Reach(StrEnum):
+    """Where a tool's time goes, which sets its default timeout: 10 s external, 30 s internal."""
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """The declared nature of a tool; `input_schema` is JSON Schema 2020-12 with an object at the top."""
+
+    name: str
+    description: str
+    input_schema: Json
+    effect: EffectClass
+    version: str = "1"
+    permission_tags: frozenset[str] = frozenset()
+    timeout_s: float | None = None
+    """None takes the default of `reach`."""
+    reach: Reach = Reach.INTERNAL
+    cost_estimate_usd: float = 0.0
+    sandbox: SandboxTier = SandboxTier.NONE
+    queue: str | None = None
+    untrusted_output: bool = False
+    """True when results come from outside the tenant's control (the web): their messages are labelled so."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewArtifact:
+    """Bytes that a tool wants kept; stored content-addressed and referenced by id from then on."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool returns when a plain value is not enough."""
+
+    content: Json
+    """A string or a JSON value for the model."""
+    artifacts: tuple[NewArtifact, ...] = ()
+    cost_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Return this to let go of the worker until `at`; the tool is called again then with `ctx.resumed` set."""
+
+    at: datetime
+
+
+class ToolContext(Protocol):
+    """What a running tool may know and say."""
+
+    tenant_id: str
+    run_id: str
+    session_id: str
+    call_id: str
+    idempotency_key: str
+    """The same for every attempt at this call; pass it downstream."""
+    attempt: int
+    now: datetime
+    """When the step started."""
+    resumed: datetime | None
+    """The time a `WaitUntil` of this call asked for, once it has come."""
+    config: Mapping[str, Json]
+    """The operator's settings for this tool (`tools.<name>` of the worker's tool configuration)."""
+
+    async def progress(self, message: str, fraction: float | None = None) -> None:
+        """Tell whoever watches how far it is; becomes a `tool.progress` event."""
+        ...
+
+    async def artifact(self, name: str, media_type: str, data: bytes) -> str:
+        """Keep bytes now and get their artifact id (`art_…`)."""
+        ...
+
+    async def read_artifact(self, artifact_id: str) -> bytes:
+        """Read an artifact of the same tenant."""
+        ...
+
+
+ToolReturn = ToolOutput | WaitUntil | Json
+ToolFunction = Callable[..., Awaitable[ToolReturn] | ToolReturn]
+"""`fn(ctx, **arguments)`; async, or sync (then it runs in a thread)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A specification and its function."""
+
+    spec: ToolSpec
+    fn: ToolFunction
+    meta: Mapping[str, Any] = field(default_factory=dict)

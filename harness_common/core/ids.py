@@ -1,0 +1,48 @@
+"""External ids: a prefix that says what the thing is, and a UUIDv7 in 32 hex digits.
+
+`run_0199…` outside, `uuid` inside. Ids of stored things are minted from Postgres time (see `store`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from harness_common.core.errors import Invalid
+
+PREFIXES: Final = {
+    "tenant": "ten_",
+    "api_key": "key_",
+    "agent": "agent_",
+    "session": "sess_",
+    "run": "run_",
+    "artifact": "art_",
+    "approval": "appr_",
+    "worker": "wrk_",
+    "audit": "aud_",
+}
+
+
+def encode(kind: str, value: UUID) -> str:
+    """Write `value` as the external id of a `kind`."""
+    return PREFIXES[kind] + value.hex
+
+
+def decode(kind: str, text: str) -> UUID:
+    """Read an external id; raises `Invalid` that names the expected form."""
+    prefix = PREFIXES[kind]
+    digits = text.removeprefix(prefix)
+    if not text.startswith(prefix) or len(digits) != 32:
+        raise Invalid(
+            f"{text[:64]!r} is not a {kind} id; expected {prefix} and 32 hex digits",
+            field=f"{kind}_id",
+            value=text[:64],
+        )
+    try:
+        return UUID(hex=digits)
+    except ValueError:
+        raise Invalid(
+            f"{text[:64]!r} is not a {kind} id; expected {prefix} and 32 hex digits",
+            field=f"{kind}_id",
+            value=text[:64],
+        ) from None
