@@ -1,0 +1,92 @@
+"""Ringing doorbells: a bounded queue and one thread, so that a frozen broker never freezes an event loop.
+
+A doorbell that is lost, late or doubled is harmless: the scheduler rings again from `runs.wake_at`. So `ring` never raises
+and never waits; when the queue is full the doorbell is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import structlog
+from celery import Celery
+
+from harness_common.broker.app import STEP_TASK
+
+log = structlog.get_logger()
+_LIMIT: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Doorbell:
+    """Ring for this run: the argument of the one Celery task."""
+
+    tenant_id: UUID
+    run_id: UUID
+    version: int
+    queue: str
+    priority: int
+    ring: int = 1
+    trace_id: str = ""
+
+    @property
+    def task_id(self) -> str:
+        """Name the message so that Flower can find the run."""
+        return f"{self.run_id.hex}.v{self.version}.r{self.ring}"
+
+
+class Bell:
+    """Rings from a thread of its own over one kept connection. `close` waits for what is queued, bounded."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._queue: queue.SimpleQueue[Doorbell | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, name="bell", daemon=True)
+        self.rung = 0
+        self.lost = 0
+        self._thread.start()
+
+    def ring(self, bell: Doorbell) -> None:
+        """Send one doorbell soon."""
+        if self._queue.qsize() >= _LIMIT:
+            self.lost += 1
+            return
+        self._queue.put(bell)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is queued, for at most `timeout_s`."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _loop(self) -> None:
+        producer = None
+        while (bell := self._queue.get()) is not None:
+            try:
+                if producer is None:
+                    producer = self._app.amqp.Producer(self._app.connection_for_write())
+                self._send(producer, bell)
+                self.rung += 1
+            except Exception as error:  # noqa: BLE001 - any broker failure means the same: not rung
+                self.lost += 1
+                log.warning(
+                    "doorbell.lost", run_id=str(bell.run_id), error=f"{type(error).__name__}: {error}"
+                )
+                producer = None
+
+    def _send(self, producer: object, bell: Doorbell) -> None:
+        self._app.send_task(
+            STEP_TASK,
+            args=(bell.tenant_id.hex, bell.run_id.hex, bell.version),
+            task_id=bell.task_id,
+            producer=producer,
+            queue=bell.queue,
+            priority=bell.priority,
+            headers={"trace_id": bell.trace_id, "ring": bell.ring},
+            argsrepr=f"(run_{bell.run_id.hex}, version {bell.version}, tenant {bell.tenant_id.hex})",
+            kwargsrepr="{}",
+            retry=False,
+        )

@@ -1,0 +1,59 @@
+"""The definition of an agent, as a tenant writes it and as every run pins it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from harness_common.core.budget import PRESETS
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class RetrySpec(BaseModel):
+    """How patiently a failing step is tried again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_attempts: Annotated[int, Field(ge=1, le=100)] = 5
+    base_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
+    factor: Annotated[float, Field(ge=1, le=10)] = 2.0
+    max_s: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+
+
+class AgentSpec(BaseModel):
+    """One version of an agent. A run pins the version it was created with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str = ""
+    model: str = "scripted/demo"
+    """`provider/model`, for example `openai/gpt-5-mini` or `scripted/demo`."""
+    system: str = ""
+    tools: tuple[ToolName, ...] = ()
+    preset: Literal["retrieval", "data", "orchestration"] = "data"
+    max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Model answers a run may take; None uses the preset (8, 20 or 30)."""
+    max_tokens_total: Annotated[int, Field(ge=1)] | None = None
+    max_cost_usd: Annotated[float, Field(gt=0)] | None = None
+    timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Wall clock of a whole run."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    first_token_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    model_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
+    model_options: dict[str, JsonValue] = Field(default_factory=dict)
+    retry: RetrySpec = RetrySpec()
+    queue: Annotated[str, Field(pattern=r"^steps\.[a-z0-9_.-]{1,48}$")] = "steps.default"
+
+    @property
+    def turns(self) -> int:
+        """Return the cap on model answers."""
+        return self.max_turns or PRESETS[self.preset]
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the definition, by which an unchanged one is recognised."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()

@@ -1,0 +1,52 @@
+"""What one run may use, pinned at its creation, and the checks against it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from harness_common.core.message import Json
+
+PRESETS: Final = {"retrieval": 8, "data": 20, "orchestration": 30}
+"""Iteration caps by kind of agent: about twice what such a run needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps of one run; None is no cap."""
+
+    max_turns: int = PRESETS["data"]
+    max_tokens: int | None = None
+    max_cost_usd: float | None = None
+    deadline: datetime | None = None
+    """Wall-clock end of the run, by Postgres time."""
+
+    def to_json(self) -> Json:
+        """Write the caps as JSON."""
+        return {
+            "max_turns": self.max_turns,
+            "max_tokens": self.max_tokens,
+            "max_cost_usd": self.max_cost_usd,
+            "deadline": self.deadline.isoformat() if self.deadline else None,
+        }
+
+    @staticmethod
+    def from_json(data: Json) -> Limits:
+        """Read what `to_json` wrote."""
+        deadline = data.get("deadline")
+        return Limits(
+            data["max_turns"],
+            data.get("max_tokens"),
+            data.get("max_cost_usd"),
+            datetime.fromisoformat(deadline) if deadline else None,
+        )
+
+
+def exceeded(limits: Limits, tokens: int, cost_usd: float) -> str | None:
+    """Name the cap that is used up, as a stop reason; None while there is room."""
+    if limits.max_tokens is not None and tokens >= limits.max_tokens:
+        return "token_budget_exceeded"
+    if limits.max_cost_usd is not None and cost_usd >= limits.max_cost_usd:
+        return "cost_budget_exceeded"
+    return None

@@ -1,0 +1,49 @@
+"""The durable record of what happened, as values. Names are versioned and never edited; a changed meaning is a new name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from harness_common.core.message import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of a run's event log. Its sequence number is given by the commit that writes it."""
+
+    type: str
+    payload: Mapping[str, Json]
+    step: int | None = None
+    at: datetime | None = None
+    """When it happened; None for the time of the commit."""
+
+
+RUN_CREATED: Final = "run.created"
+RUN_STARTED: Final = "run.started"
+RUN_RESUMED: Final = "run.resumed"
+RUN_DELAYED: Final = "run.delayed"
+RUN_WAITING: Final = "run.waiting"
+RUN_CANCEL_REQUESTED: Final = "run.cancel_requested"
+RUN_RECOVERED: Final = "run.recovered"
+RUN_COMPLETED: Final = "run.completed"
+RUN_FAILED: Final = "run.failed"
+RUN_CANCELLED: Final = "run.cancelled"
+STEP_STARTED: Final = "step.started"
+STEP_COMPLETED: Final = "step.completed"
+STEP_FAILED: Final = "step.failed"
+MODEL_ANSWERED: Final = "model.answered"
+TOOL_STARTED: Final = "tool.started"
+TOOL_PROGRESS: Final = "tool.progress"
+TOOL_COMPLETED: Final = "tool.completed"
+TOOL_FAILED: Final = "tool.failed"
+TOOL_TIMEOUT: Final = "tool.timeout"
+TOOL_UNKNOWN: Final = "tool.unknown"
+
+LIVE_DELTA: Final = "answer.delta"
+LIVE_STEP_STARTED: Final = "live.step_started"
+"""Live names travel over Redis only: they have no sequence number and may be lost."""
+
+TERMINAL_EVENTS: Final = frozenset({RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED})

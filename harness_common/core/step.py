@@ -1,0 +1,116 @@
+"""What a step may return: the values by which a step tells the run what happened.
+
+A step never changes a run. It returns one of these, and `core.run.advance` decides what follows. Step kinds are text
+(`model`, `tools`, …) so that a new kind is a file in `harness_worker/steps` and a registry line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal
+
+from harness_common.core.message import Json, Message
+from harness_common.core.tool_call import CallStatus
+
+MODEL: Final = "model"
+TOOLS: Final = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswered:
+    """One whole answer of the model."""
+
+    message: Message
+    finish: Literal["stop", "tool_calls", "length", "refusal", "pause"]
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cost_usd: float = 0.0
+    priced: bool = True
+    """False when the model is in no price table, so that 0 USD is not read as free."""
+    scripted: bool = False
+    first_token_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """How one tool call of a tools step ended. Identity is (run, step, index)."""
+
+    index: int
+    tool_use_id: str
+    name: str
+    status: CallStatus
+    content: str
+    error_type: str | None = None
+    trust: Literal["trusted", "untrusted"] = "trusted"
+    duration_ms: float = 0.0
+    cost_usd: float = 0.0
+    artifacts: tuple[str, ...] = ()
+    attempt: int = 1
+    effect: str | None = None
+    tool_version: str | None = None
+    recorded: bool = False
+    """True when the ledger already held this result (a `write`, or a crash before the step's commit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsDone:
+    """Every call of one answer has ended."""
+
+    outcomes: tuple[CallOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsWaiting:
+    """A call waits for a time; finished calls of the same answer are kept in the ledger."""
+
+    until: datetime
+    outcomes: tuple[CallOutcome, ...] = ()
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsUnknown:
+    """An intent was found without a result: whether the effect happened is for a person to say."""
+
+    outcomes: tuple[CallOutcome, ...]
+    unknown: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCancelled:
+    """The owner stopped at a safe point because a cancel was asked for."""
+
+    outcomes: tuple[CallOutcome, ...] = ()
+
+
+StepResult = ModelAnswered | ToolsDone | ToolsWaiting | ToolsUnknown | StepCancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt at a step failed, as a value."""
+
+    category: Literal["limited", "transient", "permanent"]
+    code: str
+    message: str
+    retry_after_s: float | None = None
+    scope: str = ""
+    detail: Json = field(default=None)
+
+    def to_json(self) -> Json:
+        """Write the failure as the `error` of a run."""
+        out: dict[str, Json] = {
+            "category": self.category,
+            "code": self.code,
+            "message": self.message,
+        }
+        if self.retry_after_s is not None:
+            out["retry_after_s"] = self.retry_after_s
+        if self.scope:
+            out["scope"] = self.scope
+        if self.detail:
+            out["detail"] = self.detail
+        return out

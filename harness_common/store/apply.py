@@ -1,0 +1,308 @@
+"""The one writer: the only code that changes what a run is.
+
+`apply` turns a `Transition` into one statement (`sql/commit.sql`): compare what the writer saw, write run, checkpoint, events,
+messages, ledger and slot, in one round trip and one fsync. `settle` does it for an owner, and survives outside inputs that
+came meanwhile (INV20) and a reply that got lost (INV10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import zstandard
+
+from harness_common.core.errors import LostOwnership
+from harness_common.core.lease import Ownership
+from harness_common.core.message import Message, dumps
+from harness_common.core.run import (
+    TERMINAL,
+    Input,
+    RunState,
+    Transition,
+    advance,
+    content,
+    delta,
+    holds_slot,
+    wake_at,
+)
+from harness_common.core.step import CallOutcome
+from harness_common.store import json_codec
+from harness_common.store.db import Connection, Database, DatabaseUnavailable, Row, run_sql
+from harness_common.store.rows import StoredRun, run_from_row
+
+RING_AFTER_S: Final = 5.0
+"""How long a fresh doorbell may go unanswered before the scheduler rings again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What an owner adds to its commit for the checkpoint."""
+
+    started_at: datetime
+    worker: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class NextClaim:
+    """Ask the commit to keep the run for one more step: a new claim id under a new fence."""
+
+    claim_id: UUID
+    worker: UUID
+    hold_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The run as it is after the commit."""
+
+    run: StoredRun
+    transition: Transition
+    first_seq: int
+    now: datetime
+
+    @property
+    def should_ring(self) -> bool:
+        """Tell whether this commit made the run ready for somebody to claim."""
+        return self.transition.ready and self.run.claim_id is None
+
+
+def _checkpoint(before: RunState, after: RunState, run: StoredRun, step: StepRecord | None) -> Any:
+    if after.step == before.step:
+        return None
+    return {
+        "kind": before.next_kind,
+        "delta": delta(before, after),
+        "attempt": run.attempt,
+        "started_at": step.started_at if step else None,
+    }
+
+
+def encode_snapshot(state: RunState) -> bytes:
+    """Write the whole content of a state, compressed; `store.reads` reads it."""
+    return zstandard.compress(json_codec.dumps(content(state)))
+
+
+def _snapshot(before: RunState, after: RunState, every: int) -> bytes | None:
+    return None if after.step == before.step or after.step % every else encode_snapshot(after)
+
+
+def _messages(first_n: int, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [
+        {"n": first_n + i, "role": m.role, "trust": m.trust, "body": dumps(m)}
+        for i, m in enumerate(messages)
+    ]
+
+
+def _proposals(step: int, message: Message) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step,
+            "idx": i,
+            "tool_use_id": use.id,
+            "name": use.name,
+            "arguments": json_codec.dumps_text(use.input),
+        }
+        for i, use in enumerate(message.tool_uses())
+    ]
+
+
+def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step,
+            "idx": o.index,
+            "status": o.status,
+            "result": o.content,
+            "error_type": o.error_type,
+            "trust": o.trust,
+            "artifacts": o.artifacts,
+            "duration_ms": o.duration_ms,
+            "cost_usd": o.cost_usd,
+            "attempt": o.attempt,
+            "effect": o.effect,
+            "tool_version": o.tool_version,
+        }
+        for o in outcomes
+        if not o.recorded
+    ]
+
+
+async def apply(
+    conn: Connection,
+    run: StoredRun,
+    transition: Transition,
+    *,
+    now: datetime,
+    timeout_s: float,
+    step: StepRecord | None = None,
+    keep: NextClaim | None = None,
+    input_delta: int = 0,
+    snapshot_every: int = 20,
+) -> Applied | None:
+    """Commit `transition` over `run` as it was seen; None when the row no longer is as it was seen.
+
+    One statement: on its own it is a transaction of its own; inside an open transaction it is part of it. `input_delta`
+    counts outside inputs that the same transaction has written. `keep` claims the run again for the next step.
+    """
+    before, after = run.state, transition.state
+    moved = after.version != before.version
+    keep = keep if transition.ready else None
+    rings = 1 if transition.ready and keep is None else 0
+    attempt = run.attempt if after.step == before.step and after.status == before.status else 0
+    wait_s = keep.hold_s if keep else RING_AFTER_S
+    body: dict[str, Any] = {
+        "tenant_id": run.tenant_id,
+        "run_id": run.id,
+        "seen_version": before.version,
+        "seen_fence": run.fence,
+        "seen_claim_id": run.claim_id,
+        "seen_input_n": run.last_input_n,
+        "seen_cancel": before.cancel_requested,
+        "status": after.status,
+        "version": after.version,
+        "step": after.step,
+        "next_kind": after.next_kind,
+        "turn": after.turn,
+        "failures": after.failures,
+        "deaths": after.deaths,
+        "message_count": after.messages,
+        "memo": after.memo,
+        "started": after.started,
+        "cancel_requested": after.cancel_requested,
+        "not_before": after.not_before,
+        "stop_reason": after.stop_reason,
+        "error": after.error,
+        "output": after.output,
+        "input_tokens": after.input_tokens,
+        "output_tokens": after.output_tokens,
+        "cost_usd": after.cost_usd,
+        "next_claim_id": _next_claim_id(run, after, keep),
+        "new_claim": keep is not None,
+        "committed_by": run.claim_id if step else None,
+        "worker": keep.worker if keep else (step.worker if step else run.claimed_by),
+        "attempt": attempt + (keep is not None),
+        "wake_at": wake_at(after, now, wait_s),
+        "rings": rings,
+        "terminal": after.status in TERMINAL,
+        "slot_delta": holds_slot(after) - holds_slot(before),
+        "input_delta": input_delta,
+        "event_count": len(transition.events),
+        "checkpoint": _checkpoint(before, after, run, step),
+        "events": [
+            {"type": e.type, "step": e.step, "payload": e.payload, "at": e.at}
+            for e in transition.events
+        ],
+        "messages": _messages(before.messages + 1, transition.messages),
+        "proposed": _proposals(after.step + 1, transition.messages[-1])
+        if transition.proposed
+        else [],
+        "outcomes": _outcomes(before.step + 1, transition.outcomes),
+    }
+    params = {
+        "t": json_codec.dumps_text(body),
+        "snapshot": _snapshot(before, after, snapshot_every) if moved else None,
+    }
+    rows = await run_sql(conn, "commit", params, timeout_s)
+    if not rows:
+        return None
+    return Applied(
+        _after(run, after, rows[0], keep, attempt, rings), transition, rows[0]["first_seq"], rows[0]["now"]
+    )
+
+
+def _next_claim_id(run: StoredRun, after: RunState, keep: NextClaim | None) -> UUID | None:
+    """A commit clears the claim, except a cancel request over a running step and a commit that goes on inline."""
+    if keep is not None:
+        return keep.claim_id
+    return run.claim_id if after.claimed else None
+
+
+def _after(
+    run: StoredRun, after: RunState, row: Row, keep: NextClaim | None, attempt: int, rings: int
+) -> StoredRun:
+    claimed = keep is not None or after.claimed
+    return replace(
+        run,
+        state=replace(after, claimed=claimed),
+        fence=row["fence"],
+        claim_id=keep.claim_id if keep else (run.claim_id if after.claimed else None),
+        claimed_by=keep.worker if keep else (run.claimed_by if after.claimed else None),
+        last_input_n=row["last_input_n"],
+        attempt=attempt + (keep is not None),
+        rings=rings,
+    )
+
+
+async def settle(
+    db: Database,
+    run: StoredRun,
+    inputs: Sequence[Input],
+    *,
+    now: datetime,
+    step: StepRecord,
+    keep: NextClaim | None = None,
+    patience_s: float = 60.0,
+) -> Applied:
+    """Commit what an owner's step gave, as its own transaction.
+
+    When an outside input came meanwhile, the run is read again, advanced again and committed again: a finished step is
+    never lost to it (INV20). When the reply to the commit was lost, the row tells whether it arrived (INV10). While
+    Postgres is away it is tried for `patience_s`.
+    Raises `LostOwnership` when somebody else owns the run, `DatabaseUnavailable` when Postgres stays away.
+    """
+    owner = Ownership(run.fence, _claim_of(run), step.worker)
+    give_up = asyncio.get_running_loop().time() + patience_s
+    pause_s = 0.05
+    while True:
+        transition = advance(run.state, inputs, now)
+        try:
+            async with db.connection() as conn:
+                applied = await apply(
+                    conn, run, transition, now=now, timeout_s=db.timeout_s, step=step, keep=keep,
+                    snapshot_every=db.config.snapshot_every,
+                )  # fmt: skip
+            if applied is not None:
+                return applied
+            fresh = await read_run(db, run.tenant_id, run.id)
+        except DatabaseUnavailable:
+            if asyncio.get_running_loop().time() > give_up:
+                raise
+            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter
+            pause_s = min(2.0, pause_s * 2)
+            continue
+        if fresh is None or not fresh.owned_by(owner):
+            if fresh is not None and _arrived(fresh, owner, transition):
+                return Applied(fresh, transition, 0, now)
+            raise LostOwnership("another claim owns the run", run_id=str(run.id))
+        run = fresh
+
+
+def _arrived(fresh: StoredRun, owner: Ownership, transition: Transition) -> bool:
+    """Tell whether the row is as our own commit left it, and nobody went on since."""
+    return fresh.committed_by == owner.claim_id and fresh.version == transition.state.version
+
+
+def _claim_of(run: StoredRun) -> UUID:
+    if run.claim_id is None:
+        raise LostOwnership("the run is not claimed", run_id=str(run.id))
+    return run.claim_id
+
+
+async def read_run(db: Database, tenant_id: UUID, run_id: UUID) -> StoredRun | None:
+    """Read a run as it is now, or None."""
+    row = await db.fetch_one("read_run", {"tenant_id": tenant_id, "run_id": run_id})
+    return run_from_row(row) if row else None
+
+
+async def lock_run(
+    conn: Connection, tenant_id: UUID, run_id: UUID, timeout_s: float
+) -> tuple[StoredRun, datetime] | None:
+    """Read a run and hold its row until the transaction ends; with Postgres time."""
+    rows = await run_sql(conn, "lock_run", {"tenant_id": tenant_id, "run_id": run_id}, timeout_s)
+    return (run_from_row(rows[0]), rows[0]["now"]) if rows else None

@@ -1,0 +1,188 @@
+"""Connections to Postgres: one psycopg pool a process, SQL files by name, and `tenant_transaction`.
+
+Hot statements are files in `store/sql`, run through psycopg and prepared. The rest is SQLAlchemy Core compiled to the
+same psycopg connections, so that one pool serves both. Every statement has a timeout on our side (INV11): TCP keepalive
+does not fire through a proxy that swallows packets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, LiteralString, cast
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_dumps, set_json_loads
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from sqlalchemy import ClauseElement
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from harness_common.core.errors import Transient
+from harness_common.settings import DatabaseSettings
+from harness_common.store import json_codec
+
+set_json_dumps(json_codec.dumps)
+set_json_loads(json_codec.loads)
+
+Connection = psycopg.AsyncConnection[DictRow]
+Row = dict[str, Any]
+
+
+class DatabaseUnavailable(Transient):
+    """Postgres did not answer in time, or the connection broke; the outcome of a commit may be unknown."""
+
+    code = "DATABASE_UNAVAILABLE"
+
+
+def sqlalchemy_url(database_url: str) -> str:
+    """Name the psycopg driver in a plain `postgresql://` URL."""
+    scheme, rest = database_url.split("://", 1)
+    return f"{scheme.split('+')[0]}+psycopg://{rest}"
+
+
+@cache
+def sql(name: str) -> bytes:
+    """Return the statement in `store/sql/<name>.sql`, without its comments."""
+    lines = (Path(__file__).parent / "sql" / f"{name}.sql").read_text().splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--")).encode()
+
+
+_DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_DIALECT._json_serializer = json_codec.dumps_text  # noqa: SLF001 - the only way to share one JSON codec
+_DIALECT._json_deserializer = None  # noqa: SLF001
+
+
+class Database:
+    """The pool of one process. Open with `async with`."""
+
+    def __init__(
+        self, url: str, config: DatabaseSettings | None = None, *, name: str = "harness"
+    ) -> None:
+        self.config = config or DatabaseSettings()
+        self.timeout_s = self.config.timeout_s
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url,
+            min_size=self.config.pool_min,
+            max_size=self.config.pool_max,
+            timeout=self.timeout_s,
+            open=False,
+            max_idle=60.0,
+            reconnect_timeout=30.0,
+            check=None,
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "prepare_threshold": self.config.prepare_threshold,
+                "connect_timeout": max(2, int(self.config.connect_timeout_s)),
+                "application_name": name,
+                "keepalives_idle": 10,
+                "options": "-c timezone=UTC -c statement_timeout="
+                f"{int(self.timeout_s * 1000)} -c idle_in_transaction_session_timeout=30s",
+            },
+        )
+
+    async def __aenter__(self) -> Database:
+        await self._pool.open(wait=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.close(timeout=2.0)
+
+    async def ready(self, timeout_s: float = 10.0) -> None:
+        """Wait until one connection works; raises `DatabaseUnavailable`."""
+        try:
+            await self._pool.wait(timeout_s)
+        except PoolTimeout as error:
+            raise DatabaseUnavailable(f"no connection to Postgres in {timeout_s} s") from error
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend a connection in autocommit mode; broken ones are replaced by the pool.
+
+        Raises `DatabaseUnavailable` for anything that is the database's or the network's fault.
+        """
+        try:
+            async with self._pool.connection() as conn:
+                yield conn
+        except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise DatabaseUnavailable(str(error).strip()[:300]) from error
+
+    async def fetch(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+        """Run the SQL file `name` on its own, as one transaction and one round trip."""
+        async with self.connection() as conn:
+            return await run_sql(conn, name, params, self.timeout_s)
+
+    async def fetch_one(self, name: str, params: Mapping[str, Any]) -> Row | None:
+        """Run the SQL file `name` and return its first row, if any."""
+        rows = await self.fetch(name, params)
+        return rows[0] if rows else None
+
+    async def query(self, statement: ClauseElement) -> list[Row]:
+        """Run one SQLAlchemy Core statement on its own."""
+        async with self.connection() as conn:
+            return await run_core(conn, statement, self.timeout_s)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Open a transaction that spans tenants: for workers, the scheduler and start-up only."""
+        async with self.connection() as conn, conn.transaction():
+            yield conn
+
+    @asynccontextmanager
+    async def tenant_transaction(self, tenant_id: UUID) -> AsyncIterator[Connection]:
+        """Open a transaction bound to one tenant: the API's only way to tenant data.
+
+        `app.tenant` lasts for this transaction, so that row-level security can stand behind it.
+        """
+        async with self.connection() as conn, conn.transaction():
+            await bounded(
+                conn,
+                conn.execute(
+                    "SELECT set_config('app.tenant', %s, true), set_config('synchronous_commit', 'on', true)",
+                    (str(tenant_id),),
+                ),
+                self.timeout_s,
+            )
+            yield conn
+
+
+async def bounded(conn: Connection, work: Any, timeout_s: float) -> Any:
+    """Await `work` on `conn` for at most `timeout_s`; a connection that hangs is closed and reported."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await work
+    except TimeoutError as error:
+        # The server may still be working: this connection cannot be trusted with another statement.
+        conn.pgconn.finish()
+        raise DatabaseUnavailable(f"Postgres gave no answer in {timeout_s} s") from error
+
+
+async def run_sql(
+    conn: Connection, name: str, params: Mapping[str, Any], timeout_s: float
+) -> list[Row]:
+    """Run the SQL file `name` on `conn`."""
+    cursor = conn.cursor(binary=True)
+    await bounded(conn, cursor.execute(sql(name), params), timeout_s)
+    return await cursor.fetchall() if cursor.description else []
+
+
+async def run_core(conn: Connection, statement: ClauseElement, timeout_s: float) -> list[Row]:
+    """Compile a SQLAlchemy Core statement and run it on `conn`."""
+    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+    params: dict[str, Any] = dict(compiled.params)
+    for key, process in compiled._bind_processors.items():  # type: ignore[attr-defined]  # noqa: SLF001
+        params[key] = process(params[key])
+    cursor = conn.cursor()
+    text = cast("LiteralString", str(compiled))
+    await bounded(conn, cursor.execute(text, params), timeout_s)
+    return await cursor.fetchall() if cursor.description else []
+
+
+def in_values(values: Sequence[UUID]) -> list[UUID]:
+    """Return a list that psycopg sends as one array parameter."""
+    return list(values)

@@ -1,0 +1,35 @@
+"""Reading runs back at any step: checkpoints folded from the nearest snapshot."""
+
+from __future__ import annotations
+
+import zstandard
+
+from harness_common.core.errors import NotFound
+from harness_common.core.replay import initial_content, state_at
+from harness_common.core.run import RunState
+from harness_common.store import json_codec
+from harness_common.store.db import Connection, run_sql
+from harness_common.store.rows import StoredRun
+
+
+async def checkpoint_state(
+    conn: Connection, run: StoredRun, step: int, timeout_s: float
+) -> RunState:
+    """Return the state of `run` after `step` committed steps, from its checkpoints alone.
+
+    Reads one snapshot and the deltas after it. Raises `NotFound` when a checkpoint on the way is missing.
+    """
+    rows = await run_sql(
+        conn,
+        "checkpoints_to",
+        {"tenant_id": run.tenant_id, "run_id": run.id, "step": step},
+        timeout_s,
+    )
+    start, first = initial_content() | {"messages": 1}, 0
+    if rows and rows[0]["snapshot"] is not None:
+        start = json_codec.loads(zstandard.decompress(rows[0]["snapshot"]))
+        first = rows[0]["step"]
+        rows = rows[1:]
+    if [r["step"] for r in rows] != list(range(first + 1, step + 1)):
+        raise NotFound(f"no checkpoint of step {step}", step=step, committed=run.state.step)
+    return state_at(start, (r["delta"] for r in rows), step)

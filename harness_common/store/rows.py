@@ -1,0 +1,99 @@
+"""The run as stored, read into the pure state, and the values that every commit compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from harness_common.core.budget import Limits
+from harness_common.core.lease import Ownership
+from harness_common.core.retry import RetryRule
+from harness_common.core.run import RunState, Status
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """One row of `runs`: its state, and what surrounds it."""
+
+    tenant_id: UUID
+    id: UUID
+    session_id: UUID
+    agent_id: UUID
+    agent_name: str
+    agent_version: int
+    queue: str
+    priority: int
+    trace_id: str
+    prev_run_id: UUID | None
+    attempt: int
+    fence: int
+    claim_id: UUID | None
+    claimed_by: UUID | None
+    committed_by: UUID | None
+    last_input_n: int
+    rings: int
+    state: RunState
+
+    @property
+    def version(self) -> int:
+        """The version that the next doorbell carries."""
+        return self.state.version
+
+    def owned_by(self, ownership: Ownership) -> bool:
+        """Tell whether `ownership` still holds this run."""
+        return self.claim_id == ownership.claim_id and self.fence == ownership.fence
+
+
+def run_from_row(row: dict[str, Any]) -> StoredRun:
+    """Read a row of `SELECT *` (or `RETURNING *`) from `runs`."""
+    state = RunState(
+        status=Status(row["status"]),
+        version=row["version"],
+        step=row["step"],
+        next_kind=row["next_kind"],
+        turn=row["turn"],
+        failures=row["failures"],
+        deaths=row["deaths"],
+        claimed=row["claim_id"] is not None,
+        not_before=row["not_before"],
+        cancel_requested=row["cancel_requested"],
+        started=row["started"],
+        messages=row["messages"],
+        input_tokens=row["input_tokens"],
+        output_tokens=row["output_tokens"],
+        cost_usd=row["cost_usd"],
+        stop_reason=row["stop_reason"],
+        error=row["error"],
+        output=row["output"],
+        limits=Limits.from_json(row["limits"]),
+        retry=RetryRule(**row["retry"]),
+        memo=row["memo"],
+    )
+    return StoredRun(
+        tenant_id=row["tenant_id"],
+        id=row["id"],
+        session_id=row["session_id"],
+        agent_id=row["agent_id"],
+        agent_name=row["agent_name"],
+        agent_version=row["agent_version"],
+        queue=row["queue"],
+        priority=row["priority"],
+        trace_id=row["trace_id"],
+        prev_run_id=row["prev_run_id"],
+        attempt=row["attempt"],
+        fence=row["fence"],
+        claim_id=row["claim_id"],
+        claimed_by=row["claimed_by"],
+        committed_by=row["committed_by"],
+        last_input_n=row["last_input_n"],
+        rings=row["rings"],
+        state=state,
+    )
+
+
+def row_time(row: dict[str, Any]) -> datetime:
+    """Return the Postgres time that came with a row."""
+    now: datetime = row["now"]
+    return now

@@ -1,0 +1,484 @@
+"""The tables, as SQLAlchemy Core metadata. Alembic owns the database; a test compares the two.
+
+Every table has `tenant_id`, and every unique key includes it. `events` and `checkpoints` are range-partitioned on `run_id`
+(UUIDv7 is time-ordered), see `store.partitions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Numeric,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSON, JSONB
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "fk": "%(table_name)s_%(column_0_N_name)s_fkey",
+        "pk": "%(table_name)s_pkey",
+    }
+)
+
+
+def _id(name: str, *, null: bool = False) -> Column[Any]:
+    return Column(name, Uuid, nullable=null)
+
+
+def _new_id(name: str = "id") -> Column[Any]:
+    return Column(name, Uuid, nullable=False, server_default=text("uuid7()"))
+
+
+def _when(name: str, *, now: bool = False, null: bool = True) -> Column[Any]:
+    return Column(
+        name,
+        DateTime(timezone=True),
+        nullable=null and not now,
+        server_default=text("clock_timestamp()") if now else None,
+    )
+
+
+def _json(name: str, default: str | None = "{}") -> Column[Any]:
+    return Column(
+        name,
+        JSONB(none_as_null=True),
+        nullable=default is None,
+        server_default=text(f"'{default}'::jsonb") if default is not None else None,
+    )
+
+
+def _text(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    return Column(
+        name, Text, nullable=null, server_default=text(f"'{default}'") if default else None
+    )
+
+
+def _int(name: str, default: int | None = 0, *, null: bool = False) -> Column[Any]:
+    return Column(
+        name,
+        Integer,
+        nullable=null,
+        server_default=text(str(default)) if default is not None else None,
+    )
+
+
+def _flag(name: str) -> Column[Any]:
+    return Column(name, Boolean, nullable=False, server_default=text("false"))
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("tenant_id", Uuid, server_default=text("uuid7()"), primary_key=True),
+    _text("name"),
+    _when("created_at", now=True),
+    UniqueConstraint("name"),
+)
+
+tenant_slots = Table(
+    "tenant_slots",
+    metadata,
+    Column("tenant_id", Uuid, primary_key=True),
+    _int("running"),
+    _int("max_running"),
+    _int("granted"),
+    _when("last_admitted_at"),
+    ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
+    postgresql_with={"fillfactor": 50},
+    comment="Running runs of a tenant, its own limit, and its block of the global limit.",
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _text("name"),
+    _text("public_id"),
+    Column("secret_hash", LargeBinary, nullable=False),
+    _text("role"),
+    Column("scopes", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    _when("created_at", now=True),
+    _when("expires_at"),
+    _when("revoked_at"),
+    _when("last_used_at"),
+    Column("rotated_from", Uuid),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    UniqueConstraint("public_id", "tenant_id"),
+    ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    _id("tenant_id"),
+    _text("name"),
+    _int("version", 1),
+    _new_id(),
+    _json("spec"),
+    _text("digest"),
+    _when("created_at", now=True),
+    _text("created_by"),
+    PrimaryKeyConstraint("tenant_id", "name", "version"),
+    UniqueConstraint("tenant_id", "id"),
+    ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _text("title", null=True),
+    _text("user_id", null=True),
+    _json("metadata"),
+    _id("head_run_id", null=True),
+    _when("created_at", now=True),
+    _when("closed_at"),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    _id("tenant_id"),
+    _id("id"),
+    _id("session_id"),
+    _id("agent_id"),
+    _text("agent_name"),
+    _int("agent_version", None),
+    # control: what advance() reads and writes
+    _text("status"),
+    _int("version"),
+    _int("step"),
+    _text("next_kind"),
+    _int("turn"),
+    _int("failures"),
+    _int("deaths"),
+    _int("messages"),
+    _json("memo"),
+    _flag("started"),
+    _flag("cancel_requested"),
+    _when("not_before"),
+    _text("stop_reason", null=True),
+    _json("error", None),
+    _text("output", null=True),
+    Column("input_tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("output_tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("cost_usd", Double, nullable=False, server_default=text("0")),
+    _json("limits"),
+    _json("retry"),
+    # ownership
+    _int("fence"),
+    _id("claim_id", null=True),
+    _id("claimed_by", null=True),
+    _when("claimed_at"),
+    _int("attempt"),
+    _id("committed_by", null=True),
+    # dispatch
+    _text("queue"),
+    Column("priority", SmallInteger, nullable=False, server_default=text("6")),
+    _when("wake_at"),
+    _when("rung_at"),
+    _int("rings"),
+    # outside inputs and events
+    _int("last_input_n"),
+    Column("next_seq", Integer, nullable=False, server_default=text("1")),
+    # about
+    _text("input"),
+    _json("tags"),
+    _text("created_by"),
+    _text("trace_id"),
+    _id("prev_run_id", null=True),
+    _id("forked_from", null=True),
+    _int("forked_step", None, null=True),
+    _when("created_at", now=True),
+    _when("queued_at", now=True),
+    _when("started_at"),
+    _when("finished_at"),
+    _when("updated_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    ForeignKeyConstraint(["tenant_id", "session_id"], ["sessions.tenant_id", "sessions.id"]),
+    ForeignKeyConstraint(["tenant_id", "agent_id"], ["agents.tenant_id", "agents.id"]),
+    Index("runs_due_idx", "wake_at", postgresql_where=text("wake_at IS NOT NULL")),
+    Index(
+        "runs_queue_idx",
+        "tenant_id",
+        "priority",
+        "queued_at",
+        postgresql_where=text("status = 'queued'"),
+    ),
+    Index("runs_owner_idx", "claimed_by", postgresql_where=text("claim_id IS NOT NULL")),
+    Index("runs_session_idx", "tenant_id", "session_id", "id"),
+    postgresql_with={"fillfactor": 70},
+)
+
+inputs = Table(
+    "inputs",
+    metadata,
+    _id("tenant_id"),
+    _id("run_id"),
+    _int("n", None),
+    _text("kind"),
+    _json("body"),
+    _text("created_by"),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "run_id", "n"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    _id("tenant_id"),
+    _id("run_id"),
+    _int("step", None),
+    _int("version", None),
+    _text("kind"),
+    _json("delta"),
+    Column("snapshot", LargeBinary),
+    _id("claim_id", null=True),
+    _id("worker", null=True),
+    _int("fence"),
+    _int("attempt"),
+    _when("started_at"),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "run_id", "step"),
+    postgresql_partition_by="RANGE (run_id)",
+)
+
+messages = Table(
+    "messages",
+    metadata,
+    _id("tenant_id"),
+    _id("run_id"),
+    _int("n", None),
+    _int("step", None),
+    _text("role"),
+    _text("trust"),
+    Column("body", JSON, nullable=False),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "run_id", "n"),
+)
+
+tool_calls = Table(
+    "tool_calls",
+    metadata,
+    _id("tenant_id"),
+    _id("run_id"),
+    _int("step", None),
+    _int("idx", None),
+    _text("tool_use_id"),
+    _text("name"),
+    _text("tool_version", null=True),
+    Column("arguments", JSON, nullable=False),
+    _text("fingerprint", null=True),
+    _text("effect", null=True),
+    _text("status"),
+    _id("attempt_id", null=True),
+    _int("attempt"),
+    _text("result", null=True),
+    _text("error_type", null=True),
+    _text("trust", null=True),
+    Column("artifacts", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    Column("duration_ms", Double),
+    Column("cost_usd", Double, nullable=False, server_default=text("0")),
+    _when("resume_at"),
+    _json("evidence", None),
+    _when("created_at", now=True),
+    _when("started_at"),
+    _when("finished_at"),
+    PrimaryKeyConstraint("tenant_id", "run_id", "step", "idx"),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _id("run_id"),
+    _int("step", None),
+    _int("idx", None),
+    _text("digest"),
+    _text("status"),
+    _json("shown"),
+    _when("created_at", now=True),
+    _when("expires_at"),
+    _when("decided_at"),
+    _text("decided_by", null=True),
+    _text("reason", null=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    Index("approvals_run_idx", "tenant_id", "run_id"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _id("tenant_id"),
+    _id("run_id"),
+    _int("seq", None),
+    _text("type"),
+    _int("step", None, null=True),
+    _json("payload"),
+    _when("at", now=True),
+    PrimaryKeyConstraint("tenant_id", "run_id", "seq"),
+    postgresql_partition_by="RANGE (run_id)",
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _id("run_id", null=True),
+    _text("name"),
+    _text("media_type"),
+    _text("sha256"),
+    Column("size_bytes", BigInteger, nullable=False),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    Index("artifacts_run_idx", "tenant_id", "run_id"),
+)
+
+memories = Table(
+    "memories",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _text("scope"),
+    _text("body"),
+    _json("provenance"),
+    _when("created_at", now=True),
+    _when("expires_at"),
+    PrimaryKeyConstraint("tenant_id", "id"),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _text("name"),
+    _json("spec"),
+    _when("next_at"),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    UniqueConstraint("tenant_id", "name"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _text("url"),
+    Column("types", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    _when("created_at", now=True),
+    _when("disabled_at"),
+    PrimaryKeyConstraint("tenant_id", "id"),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _id("webhook_id"),
+    _json("body"),
+    _text("status"),
+    _int("attempt"),
+    _when("next_at"),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    _id("tenant_id"),
+    _text("day"),
+    _text("model"),
+    Column("input_tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("output_tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("cost_usd", Numeric(18, 9), nullable=False, server_default=text("0")),
+    PrimaryKeyConstraint("tenant_id", "day", "model"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    _id("tenant_id"),
+    _new_id(),
+    _when("at", now=True),
+    _text("actor"),
+    _text("action"),
+    _text("target"),
+    _text("request_id", null=True),
+    _json("detail"),
+    PrimaryKeyConstraint("tenant_id", "id"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    _id("tenant_id"),
+    _text("route"),
+    _text("key"),
+    _text("body_digest"),
+    _id("run_id", null=True),
+    Column("status_code", Integer),
+    _json("answer", None),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "route", "key"),
+    Index("idempotency_keys_created_at_idx", "created_at"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("incarnation", Uuid, primary_key=True),
+    _text("name"),
+    _text("host"),
+    _int("pid", None),
+    Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    _int("concurrency"),
+    _int("held"),
+    Column("queue_age_s", Double, nullable=False, server_default=text("0")),
+    _text("version"),
+    _when("started_at", now=True),
+    _when("seen_at", now=True),
+    _when("stopping_at"),
+    _when("died_at"),
+    _text("died_why", null=True),
+    comment="Worker processes; tenant-less on purpose: a process serves every tenant.",
+)
+
+leader = Table(
+    "leader",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("term", BigInteger, nullable=False, server_default=text("0")),
+    _id("holder", null=True),
+    _text("holder_name", null=True),
+    _when("until"),
+    comment="One row a leadership; tenant-less on purpose.",
+)

@@ -1,0 +1,19 @@
+-- Commit the intent to run a tool with an effect: only by the owner, and only if no cancel was asked (INV3, INV9).
+WITH run AS (
+    UPDATE runs SET next_seq = next_seq + 1
+    WHERE tenant_id = %(tenant_id)s AND id = %(run_id)s AND version = %(version)s AND fence = %(fence)s
+      AND claim_id = %(claim_id)s AND NOT cancel_requested
+      AND EXISTS (SELECT 1 FROM tool_calls WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s
+                  AND step = %(step)s AND idx = %(idx)s AND attempt_id IS NOT DISTINCT FROM %(prior_attempt_id)s
+                  AND status = ANY(%(from_status)s))
+    RETURNING tenant_id, id, next_seq - 1 AS seq
+), call AS (
+    UPDATE tool_calls SET status = 'running', attempt_id = %(attempt_id)s, attempt = attempt + 1, effect = %(effect)s,
+        tool_version = %(tool_version)s, fingerprint = %(fingerprint)s, started_at = clock_timestamp()
+    FROM run WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id AND step = %(step)s AND idx = %(idx)s
+    RETURNING tool_calls.attempt
+), event AS (
+    INSERT INTO events (tenant_id, run_id, seq, type, step, payload)
+    SELECT run.tenant_id, run.id, run.seq, 'tool.started', %(step)s, %(payload)s::jsonb FROM run
+)
+SELECT call.attempt, set_config('synchronous_commit', 'on', true) FROM call

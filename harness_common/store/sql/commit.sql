@@ -1,0 +1,78 @@
+-- Write one transition: run CAS, checkpoint, events, messages, ledger rows and the slot, in one round trip and one fsync.
+-- Compared: version, fence, claim_id, last_input_n and cancel_requested as the writer saw them. No row back: nothing written.
+WITH t AS (
+    SELECT * FROM jsonb_to_record(%(t)s::jsonb) AS t (
+        tenant_id uuid, run_id uuid,
+        seen_version int, seen_fence int, seen_claim_id uuid, seen_input_n int, seen_cancel boolean,
+        status text, version int, step int, next_kind text, turn int, failures int, deaths int, message_count int,
+        memo jsonb, started boolean, cancel_requested boolean, not_before timestamptz, stop_reason text, error jsonb,
+        output text, input_tokens bigint, output_tokens bigint, cost_usd double precision,
+        next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int,
+        terminal boolean, slot_delta int, input_delta int, event_count int,
+        checkpoint jsonb, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb)
+), run AS (
+    UPDATE runs SET
+        status = t.status, version = t.version, step = t.step, next_kind = t.next_kind, turn = t.turn,
+        failures = t.failures, deaths = t.deaths, messages = t.message_count, memo = t.memo, started = t.started,
+        cancel_requested = t.cancel_requested, not_before = t.not_before, stop_reason = t.stop_reason,
+        error = t.error, output = t.output, input_tokens = t.input_tokens, output_tokens = t.output_tokens,
+        cost_usd = t.cost_usd,
+        fence = fence + t.new_claim::int,
+        claim_id = t.next_claim_id,
+        claimed_by = CASE WHEN t.new_claim THEN t.worker WHEN t.next_claim_id IS NOT NULL THEN claimed_by END,
+        claimed_at = CASE WHEN t.new_claim THEN clock_timestamp() WHEN t.next_claim_id IS NOT NULL THEN claimed_at END,
+        committed_by = coalesce(t.committed_by, runs.committed_by),
+        attempt = t.attempt,
+        wake_at = t.wake_at,
+        rings = t.rings,
+        rung_at = CASE WHEN t.rings > 0 AND t.next_claim_id IS NULL THEN clock_timestamp() ELSE rung_at END,
+        last_input_n = last_input_n + t.input_delta,
+        next_seq = next_seq + t.event_count,
+        queued_at = CASE WHEN t.status = 'queued' AND runs.status <> 'queued' THEN clock_timestamp() ELSE queued_at END,
+        started_at = CASE WHEN t.started THEN coalesce(started_at, clock_timestamp()) END,
+        finished_at = CASE WHEN t.terminal THEN clock_timestamp() END,
+        updated_at = clock_timestamp()
+    FROM t
+    WHERE runs.tenant_id = t.tenant_id AND runs.id = t.run_id
+      AND runs.version = t.seen_version
+      AND runs.fence = t.seen_fence
+      AND runs.claim_id IS NOT DISTINCT FROM t.seen_claim_id
+      AND runs.last_input_n = t.seen_input_n
+      AND runs.cancel_requested = t.seen_cancel
+    RETURNING runs.tenant_id, runs.id, runs.next_seq - t.event_count AS first_seq, runs.fence, runs.last_input_n
+), checkpoint AS (
+    INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, claim_id, worker, fence, attempt, started_at)
+    SELECT run.tenant_id, run.id, t.step, t.version, t.checkpoint->>'kind', t.checkpoint->'delta', %(snapshot)s::bytea,
+           t.seen_claim_id, t.worker, t.seen_fence, (t.checkpoint->>'attempt')::int, (t.checkpoint->>'started_at')::timestamptz
+    FROM run, t WHERE t.checkpoint IS NOT NULL
+), event AS (
+    INSERT INTO events (tenant_id, run_id, seq, type, step, payload, at)
+    SELECT run.tenant_id, run.id, run.first_seq + e.n - 1, e.v->>'type', (e.v->>'step')::int, e.v->'payload',
+           coalesce((e.v->>'at')::timestamptz, clock_timestamp())
+    FROM run, t, jsonb_array_elements(t.events) WITH ORDINALITY AS e (v, n)
+), message AS (
+    INSERT INTO messages (tenant_id, run_id, n, step, role, trust, body)
+    SELECT run.tenant_id, run.id, m.n, t.step, m.role, m.trust, m.body::json
+    FROM run, t, jsonb_to_recordset(t.messages) AS m (n int, role text, trust text, body text)
+), proposal AS (
+    INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, arguments, status)
+    SELECT run.tenant_id, run.id, p.step, p.idx, p.tool_use_id, p.name, p.arguments::json, 'proposed'
+    FROM run, t, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
+), outcome AS (
+    UPDATE tool_calls SET
+        status = o.status, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
+        duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
+        tool_version = coalesce(tool_calls.tool_version, o.tool_version),
+        started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
+        finished_at = clock_timestamp()
+    FROM run, t, jsonb_to_recordset(t.outcomes) AS o (
+        step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
+        duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text)
+    WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
+      AND tool_calls.step = o.step AND tool_calls.idx = o.idx
+      AND tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
+), slot AS (
+    UPDATE tenant_slots SET running = running + t.slot_delta
+    FROM run, t WHERE tenant_slots.tenant_id = run.tenant_id AND t.slot_delta <> 0
+)
+SELECT run.first_seq, run.fence, run.last_input_n, clock_timestamp() AS now, set_config('synchronous_commit', 'on', true) FROM run

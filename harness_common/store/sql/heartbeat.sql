@@ -1,0 +1,13 @@
+-- One batched heartbeat of a worker process; answers with claims to stop and claims that the process does not know of.
+WITH seen AS (
+    UPDATE workers SET seen_at = clock_timestamp(), held = %(held)s, queue_age_s = %(queue_age_s)s
+    WHERE incarnation = %(worker)s
+    RETURNING died_at
+)
+SELECT NULL::uuid AS tenant_id, NULL::uuid AS run_id, NULL::uuid AS claim_id, false AS cancel_requested,
+       seen.died_at IS NOT NULL AS condemned, clock_timestamp() AS now, set_config('synchronous_commit', 'off', true)
+FROM seen
+UNION ALL
+SELECT r.tenant_id, r.id, r.claim_id, r.cancel_requested, false, clock_timestamp(), NULL FROM runs r
+WHERE r.claimed_by = %(worker)s AND r.claim_id IS NOT NULL
+  AND (r.cancel_requested OR (r.claim_id <> ALL(%(claims)s) AND r.claimed_at < clock_timestamp() - make_interval(secs => %(orphan_after_s)s)))

@@ -1,0 +1,53 @@
+-- Write a new run with its session, first message, copied ledger and events; inline admission takes the slot.
+WITH t AS (
+    SELECT * FROM jsonb_to_record(%(t)s::jsonb) AS t (
+        tenant_id uuid, run_id uuid, session_id uuid, new_session boolean, agent_id uuid, agent_name text, agent_version int,
+        status text, version int, step int, next_kind text, turn int, message_count int, memo jsonb, started boolean,
+        input_tokens bigint, output_tokens bigint, cost_usd double precision, limits jsonb, retry jsonb,
+        queue text, priority smallint, wake_at timestamptz, rings int, input text, tags jsonb, created_by text, trace_id text,
+        prev_run_id uuid, forked_from uuid, forked_step int, title text, user_id text, slot_delta int,
+        events jsonb, messages jsonb)
+), session AS (
+    INSERT INTO sessions (tenant_id, id, title, user_id, head_run_id)
+    SELECT tenant_id, session_id, title, user_id, run_id FROM t WHERE new_session
+), head AS (
+    UPDATE sessions SET head_run_id = t.run_id FROM t
+    WHERE NOT t.new_session AND sessions.tenant_id = t.tenant_id AND sessions.id = t.session_id
+), run AS (
+    INSERT INTO runs (tenant_id, id, session_id, agent_id, agent_name, agent_version, status, version, step, next_kind, turn,
+        messages, memo, started, input_tokens, output_tokens, cost_usd, limits, retry, queue, priority, wake_at, rung_at, rings,
+        next_seq, input, tags, created_by, trace_id, prev_run_id, forked_from, forked_step, started_at)
+    SELECT tenant_id, run_id, session_id, agent_id, agent_name, agent_version, status, version, step, next_kind, turn,
+        message_count, memo, started, input_tokens, output_tokens, cost_usd, limits, retry, queue, priority, wake_at,
+        CASE WHEN rings > 0 THEN clock_timestamp() END, rings,
+        jsonb_array_length(events) + 1, input, tags, created_by, trace_id, prev_run_id, forked_from, forked_step,
+        CASE WHEN started THEN clock_timestamp() END
+    FROM t
+), checkpoint AS (
+    INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, fence, attempt)
+    SELECT tenant_id, run_id, step, 0, 'fork', '{}', %(snapshot)s::bytea, 0, 0 FROM t WHERE forked_from IS NOT NULL AND step > 0
+), message AS (
+    INSERT INTO messages (tenant_id, run_id, n, step, role, trust, body)
+    SELECT t.tenant_id, t.run_id, m.n, m.step, m.role, m.trust, m.body::json
+    FROM t, jsonb_to_recordset(t.messages) AS m (n int, step int, role text, trust text, body text)
+), copied AS (
+    INSERT INTO messages (tenant_id, run_id, n, step, role, trust, body)
+    SELECT t.tenant_id, t.run_id, m.n, m.step, m.role, m.trust, m.body FROM t
+    JOIN messages m ON m.tenant_id = t.tenant_id AND m.run_id = t.forked_from AND m.n <= t.message_count
+), ledger AS (
+    INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, tool_version, arguments, fingerprint, effect,
+        status, attempt, result, error_type, trust, artifacts, duration_ms, cost_usd, started_at, finished_at)
+    SELECT t.tenant_id, t.run_id, c.step, c.idx, c.tool_use_id, c.name, c.tool_version, c.arguments, c.fingerprint, c.effect,
+        CASE WHEN c.status IN ('succeeded', 'failed', 'rejected', 'unknown') THEN c.status
+             WHEN c.status = 'running' AND c.effect = 'write' THEN 'unknown' ELSE 'proposed' END,
+        0, c.result, c.error_type, c.trust, c.artifacts, c.duration_ms, c.cost_usd, c.started_at, c.finished_at
+    FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step <= t.step + 1
+), event AS (
+    INSERT INTO events (tenant_id, run_id, seq, type, step, payload)
+    SELECT t.tenant_id, t.run_id, e.n, e.v->>'type', (e.v->>'step')::int, e.v->'payload'
+    FROM t, jsonb_array_elements(t.events) WITH ORDINALITY AS e (v, n)
+), slot AS (
+    UPDATE tenant_slots SET running = running + t.slot_delta, last_admitted_at = clock_timestamp()
+    FROM t WHERE tenant_slots.tenant_id = t.tenant_id AND t.slot_delta <> 0
+)
+SELECT set_config('synchronous_commit', 'on', true)

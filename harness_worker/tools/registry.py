@@ -1,0 +1,220 @@
+"""The tools that a worker knows: the built-in ones, those of user modules, and those added while it
+runs.
+
+The worker builds one at start; an agent's steps see a `view` of it, so that a tool outside the view
+does not exist for that agent. Adding a built-in tool is its file and a line in `BUILTINS`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from harness_common.contracts.tool import Tool, ToolSpec
+from harness_common.core.errors import Invalid, NotFound
+from harness_common.core.message import Json
+from harness_common.settings import Settings
+from harness_worker.tools import (
+    append_line,
+    artifact_read,
+    calculate,
+    chart,
+    file_list,
+    file_read,
+    http_get,
+    run_program,
+    sql_query,
+    wait,
+    write_report,
+)
+
+BUILTINS: tuple[Callable[[Settings], list[Tool]], ...] = (
+    append_line.build,
+    artifact_read.build,
+    calculate.build,
+    chart.build,
+    file_list.build,
+    file_read.build,
+    http_get.build,
+    run_program.build,
+    sql_query.build,
+    wait.build,
+    write_report.build,
+)
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+
+
+class ToolRegistry:
+    """Tools by name; every one in it has a name and a schema that all providers accept."""
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            self.add(tool)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> ToolRegistry:
+        """Build the registry of a worker: `BUILTINS`, then the modules of `worker.tools`."""
+        registry = cls(tool for build in BUILTINS for tool in build(settings))
+        for module in settings.worker.tools:
+            registry.load_module(module)
+        return registry
+
+    def add(self, tool: Tool) -> None:
+        """Add a tool; raises `Invalid` (`TOOL_INVALID`) for a bad name or schema or a name already
+        taken.
+        """
+        check_spec(tool.spec)
+        if tool.spec.name in self._tools:
+            raise _invalid(tool.spec, "is already registered; give one of the two another name")
+        self._tools[tool.spec.name] = tool
+
+    def remove(self, name: str) -> Tool:
+        """Take a tool out and return it; raises `NotFound` when it is not there."""
+        tool = self.get(name)
+        del self._tools[name]
+        return tool
+
+    def get(self, name: str) -> Tool:
+        """Return a tool; raises `NotFound` (`TOOL_NOT_FOUND`) that names similar ones, for the
+        model to read.
+        """
+        found = self._tools.get(name)
+        if found is not None:
+            return found
+        near = difflib.get_close_matches(name, self._tools, n=3)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise NotFound(
+            f"There is no tool {name[:64]!r}. {hint}"
+            f"Available: {', '.join(sorted(self._tools)) or 'none'}. Call one of these instead.",
+            code="TOOL_NOT_FOUND",
+            tool=name[:64],
+            similar=near,
+        )
+
+    def view(self, names: Iterable[str]) -> ToolRegistry:
+        """Return a registry of these tools only, in this order; raises `NotFound` for one that is
+        not here.
+        """
+        view = ToolRegistry()
+        view._tools = {name: self.get(name) for name in names}
+        return view
+
+    def load_module(self, module: str) -> list[Tool]:
+        """Import a module and add the `Tool` values at its top level; returns them.
+
+        A value under two names is added once. Raises `Invalid` when the module cannot be imported
+        or holds no tool.
+        """
+        try:
+            namespace = vars(importlib.import_module(module))
+        except ImportError as problem:
+            raise Invalid(
+                f"The tool module {module!r} cannot be imported: {problem}. "
+                "Check HARNESS_WORKER__TOOLS and the Python path of the worker.",
+                code="TOOL_INVALID",
+                module=module,
+            ) from problem
+        tools = list({id(v): v for v in namespace.values() if isinstance(v, Tool)}.values())
+        if not tools:
+            raise Invalid(
+                f"The module {module!r} holds no tool. "
+                "Decorate a module-level function with harness_worker.sdk.tool.",
+                code="TOOL_INVALID",
+                module=module,
+            )
+        for tool in tools:
+            self.add(tool)
+        return tools
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """List the specifications, in the order of registration."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    def names(self) -> tuple[str, ...]:
+        """List the names, in the order of registration."""
+        return tuple(self._tools)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(tuple(self._tools.values()))
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+
+def check_spec(spec: ToolSpec) -> None:
+    """Refuse a specification that a provider or the validator would choke on; raises `Invalid`
+    (`TOOL_INVALID`).
+    """
+    if _NAME.fullmatch(spec.name) is None:
+        raise _invalid(spec, "has a bad name; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
+    if not spec.description.strip():
+        raise _invalid(spec, "has no description; say what it does and when to use it")
+    schema = spec.input_schema
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        raise _invalid(spec, 'has an input schema that is not `"type": "object"` at the top', "")
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as problem:
+        pointer = _pointer(problem.absolute_path)
+        cause = f"has an invalid input schema at {pointer or 'its top'}: {problem.message[:300]}"
+        raise _invalid(spec, cause, pointer) from problem
+    _check_references(spec, schema, schema, ())
+
+
+def _check_references(spec: ToolSpec, root: Json, node: Json, path: tuple[str | int, ...]) -> None:
+    """Refuse a `$ref` that leaves the schema or leads nowhere: it would only fail when the model
+    calls.
+    """
+    if isinstance(node, list):
+        for index, part in enumerate(node):
+            _check_references(spec, root, part, (*path, index))
+    if not isinstance(node, dict):
+        return
+    for key in ("$ref", "$dynamicRef"):
+        target = node.get(key)
+        if isinstance(target, str) and not _leads_somewhere(root, target):
+            pointer = _pointer((*path, key))
+            raise _invalid(
+                spec, f"has an input schema whose {pointer} {target!r} is not inside it", pointer
+            )
+    for key, part in node.items():
+        _check_references(spec, root, part, (*path, key))
+
+
+def _leads_somewhere(root: Json, target: str) -> bool:
+    if target == "#":
+        return True
+    if not target.startswith("#/"):
+        return False
+    node = root
+    for raw in target[2:].split("/"):
+        part = raw.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
+            node = node[int(part)]
+        elif isinstance(node, dict) and part in node:
+            node = node[part]
+        else:
+            return False
+    return True
+
+
+def _pointer(path: Iterable[str | int]) -> str:
+    """Write a path as a JSON pointer (RFC 6901)."""
+    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
+
+
+def _invalid(spec: ToolSpec, cause: str, pointer: str | None = None) -> Invalid:
+    detail = {} if pointer is None else {"pointer": pointer}
+    return Invalid(
+        f"Tool {spec.name[:80]!r} {cause}.", code="TOOL_INVALID", tool=spec.name, **detail
+    )
