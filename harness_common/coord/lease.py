@@ -16,6 +16,11 @@ _RELEASE: Final = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
+_BREAK: Final = """
+local held = redis.call('GET', KEYS[1])
+if held and string.sub(held, 1, string.len(ARGV[1])) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
 _RENEW: Final = """
 local held = redis.call('GET', KEYS[1])
 if held == ARGV[1] or not held then
@@ -34,6 +39,7 @@ class Leases:
         self._prefix = prefix
         self._ms = int(lease_s * 1000)
         self._release = redis.register_script(_RELEASE)
+        self._break = redis.register_script(_BREAK)
         self._renew = redis.register_script(_RENEW)
 
     def key(self, run_id: UUID) -> str:
@@ -47,6 +53,10 @@ class Leases:
     async def release(self, run_id: UUID, owner: str) -> None:
         """Give the lease back if `owner` still holds it."""
         await self._release(keys=[self.key(run_id)], args=[owner])
+
+    async def break_lease(self, run_id: UUID, worker: UUID) -> None:
+        """Delete the lease of a dead worker process, and only that."""
+        await self._break(keys=[self.key(run_id)], args=[f"{worker.hex}:"])
 
     async def renew(self, held: Iterable[tuple[UUID, str]]) -> list[UUID]:
         """Extend leases in one round trip, setting those that vanished; return those that others hold."""

@@ -51,6 +51,8 @@ class CallOutcome:
     attempt: int = 1
     effect: str | None = None
     tool_version: str | None = None
+    resume_at: datetime | None = None
+    """Set while the call waits for a time; its status is `running` then."""
     recorded: bool = False
     """True when the ledger already held this result (a `write`, or a crash before the step's commit)."""
 

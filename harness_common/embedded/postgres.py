@@ -70,6 +70,10 @@ class EmbeddedPostgres(Server):
         """The folder of the database files."""
         return Path(self._state.get("cluster") or self.data_dir / self.name)
 
+    @property
+    def _cluster_in_the_making(self) -> Path:
+        return self.cluster.with_name(f"{self.cluster.name}.new")
+
     def kill_immediate(self) -> None:
         """End it without a checkpoint (SIGQUIT), so that the next start has to recover."""
         self._end(((signal.SIGQUIT, 10.0),))
@@ -78,7 +82,8 @@ class EmbeddedPostgres(Server):
         """Stop it and delete the cluster, wherever it is."""
         self.stop()
         if self._state:
-            shutil.rmtree(self.cluster, ignore_errors=True)
+            for path in (self.cluster, self._cluster_in_the_making):
+                shutil.rmtree(path, ignore_errors=True)
             (self.data_dir / f"{self.name}.json").unlink(missing_ok=True)
 
     def _url(self, database: str) -> str:
@@ -114,7 +119,7 @@ class EmbeddedPostgres(Server):
             self._state["cluster"] = str(place)
             self._save_state()
         # Made aside and renamed: a cluster that exists is whole, whenever we die.
-        fresh = self.cluster.with_name(f"{self.cluster.name}.new")
+        fresh = self._cluster_in_the_making
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         descriptor, password_file = tempfile.mkstemp(prefix="harness-")

@@ -106,7 +106,8 @@ def _proposals(step: int, message: Message) -> list[dict[str, Any]]:
             "idx": i,
             "tool_use_id": use.id,
             "name": use.name,
-            "arguments": json_codec.dumps_text(use.input),
+            # Arguments that were no JSON object are kept as the text they were; validation says so to the model.
+            "arguments": json_codec.dumps_text(use.input if use.raw is None else use.raw),
         }
         for i, use in enumerate(message.tool_uses())
     ]
@@ -127,6 +128,7 @@ def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]
             "attempt": o.attempt,
             "effect": o.effect,
             "tool_version": o.tool_version,
+            "resume_at": o.resume_at,
         }
         for o in outcomes
         if not o.recorded

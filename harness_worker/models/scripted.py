@@ -192,7 +192,7 @@ def _finish(item: _Item) -> Finish:
 
 
 class _Filler:
-    """Puts earlier tool results in the place of references, in one pass: results stay as they are."""
+    """Puts earlier tool results in the place of references; what they say is not filled in turn."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._results = [

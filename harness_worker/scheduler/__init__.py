@@ -1,0 +1,1 @@
+"""The scheduler: one leader, one loop per file. Started by `python -m harness_worker.scheduler`."""

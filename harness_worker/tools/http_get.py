@@ -2,7 +2,8 @@
 
 Three things keep it out of the operator's network: `ssrfguard` resolves a name once, checks every
 address and connects to exactly the checked one; the address table is stricter than its default
-(`reachable`); and redirects are followed here, by hand, so that each target is checked like the first.
+(`reachable`); and redirects are followed here, by hand, so that each target is checked like the
+first.
 Environment proxies are not read: a proxy would resolve for itself.
 """
 

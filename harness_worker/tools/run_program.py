@@ -17,10 +17,10 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -187,6 +187,8 @@ class _Output:
         self._limit = limit
         self._data = bytearray()
         self.cut = False
+        self.drained: asyncio.Future[None]
+        """Done when the stream has ended."""
 
     async def drain(self, stream: asyncio.StreamReader) -> None:
         """Read to the end."""
@@ -210,12 +212,39 @@ class _Ended:
 async def _run(
     name: str, program: Program, argv: list[bytes], stdin: bytes, env: Mapping[str, str], cwd: str
 ) -> _Ended:
+    stdout, stderr = _Output(program.max_output_bytes), _Output(program.max_output_bytes)
+    async with _collected(stdout) as out, _collected(stderr) as err:
+        with out, err, tempfile.TemporaryFile() as source:
+            source.write(stdin)
+            source.seek(0)
+            process = await _start(name, argv, (source, out, err), env, cwd)
+        try:
+            async with asyncio.timeout(program.timeout_s):
+                exit_code = await process.wait()
+        except TimeoutError:
+            await _end(process)
+            raise _timed_out(name, program) from None
+        except asyncio.CancelledError:
+            # Shielded: a second cancellation must not leave the group running.
+            await asyncio.shield(asyncio.ensure_future(_end(process)))
+            raise
+        finally:
+            _signal(process.pid, signal.SIGKILL)
+        # What is still in the pipes; a child that has left the group may hold them open.
+        await asyncio.wait([stdout.drained, stderr.drained], timeout=_DRAIN_S)
+    return _Ended(exit_code, stdout, stderr)
+
+
+async def _start(
+    name: str, argv: list[bytes], streams: tuple[IO[bytes], ...], env: Mapping[str, str], cwd: str
+) -> asyncio.subprocess.Process:
+    stdin, stdout, stderr = streams
     try:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
             env=env,
             cwd=cwd,
             start_new_session=True,
@@ -227,40 +256,28 @@ async def _run(
             code="EXECUTION_ERROR",
             tool=_NAME,
         ) from problem
-    stdout, stderr = _Output(program.max_output_bytes), _Output(program.max_output_bytes)
-    assert process.stdout is not None and process.stderr is not None  # noqa: PT018 - pipes
-    readers = [
-        asyncio.ensure_future(stdout.drain(process.stdout)),
-        asyncio.ensure_future(stderr.drain(process.stderr)),
-        asyncio.ensure_future(_feed(process, stdin)),
-    ]
-    try:
-        async with asyncio.timeout(program.timeout_s):
-            exit_code = await process.wait()
-            # A child left in the background may hold the pipes open for ever.
-            await asyncio.wait(readers, timeout=_DRAIN_S)
-    except TimeoutError:
-        await _end(process)
-        raise _timed_out(name, program) from None
-    except asyncio.CancelledError:
-        # Shielded: a second cancellation must not leave the group running.
-        await asyncio.shield(asyncio.ensure_future(_end(process)))
-        raise
-    finally:
-        _signal(process.pid, signal.SIGKILL)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-    return _Ended(exit_code, stdout, stderr)
 
 
-async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
-    """Write standard input; a program that does not read it to the end is no error."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(data)
-        await process.stdin.drain()
-    process.stdin.close()
+@contextlib.asynccontextmanager
+async def _collected(output: _Output) -> AsyncIterator[IO[bytes]]:
+    """Read a pipe into `output` until the end of the block; yields its writing end.
+
+    The pipe is not one of asyncio's: `Process.wait` waits until those are closed, so that a child
+    left in the background would hold the call.
+    """
+    read_fd, write_fd = os.pipe()
+    reader = asyncio.StreamReader(limit=_CHUNK)
+    with os.fdopen(write_fd, "wb", buffering=0) as writing:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb", buffering=0)
+        )
+        output.drained = asyncio.ensure_future(output.drain(reader))
+        try:
+            yield writing
+        finally:
+            output.drained.cancel()
+            await asyncio.gather(output.drained, return_exceptions=True)
+            transport.close()
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

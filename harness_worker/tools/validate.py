@@ -119,9 +119,8 @@ def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
     limit: Json = error.validator_value
     match error.validator:
         case "required":
-            missing = [
-                name for name in limit if name not in cast("dict[str, Json]", error.instance)
-            ]
+            given = cast("dict[str, Json]", error.instance)
+            missing = [name for name in limit if name not in given]
             name = next((n for n in missing if error.message.startswith(repr(n))), "")
             yield _join(path, name), "is required and missing"
         case "additionalProperties" | "unevaluatedProperties":
@@ -138,7 +137,9 @@ def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
         case "pattern":
             yield path, f"{_short(error.instance)} does not match the pattern {limit}"
         case "anyOf" | "oneOf" if error.context:
-            yield from _explain(best_match(error.context) or error.context[0])
+            # A branch of the right type that fails on a detail is the one that was meant.
+            meant = [part for part in error.context if part.validator != "type"]
+            yield from _explain(best_match(meant or error.context) or error.context[0])
         case rule:
             yield (
                 path,

@@ -1,8 +1,10 @@
-"""A small real server that speaks Chat Completions: for tests, and for benchmarks in a process of its own.
+"""A small real server that speaks Chat Completions: for tests, and for benchmarks in a process of
+its own.
 
-In a test: `async with FakeOpenAI() as server:` then `server.answers.append(Answer(...))`; a request takes the first
-declared answer, or `server.default`. From a shell: `python -m tests.fakes.openai_server --port 0 --delay 2` prints
-`port=N`; `GET /stats` tells the calls seen, `POST /answers` queues a JSON list of answers.
+In a test: `async with FakeOpenAI() as server:` then `server.answers.append(Answer(...))`; a request
+takes the first declared answer, or `server.default`. From a shell: `python -m
+tests.fakes.openai_server --port 0 --delay 2` prints `port=N`; `GET /stats` tells the calls seen,
+`POST /answers` queues a JSON list of answers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ Json = Any
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request gets. Without further words: `pieces` as a stream, then finish, usage and `[DONE]`."""
+    """What one request gets. Without further words: `pieces` as a stream, then finish, usage and
+    `[DONE]`.
+    """
 
     pieces: tuple[str, ...] = ("Hello", " there", ".")
     tools: tuple[tuple[str, str], ...] = ()

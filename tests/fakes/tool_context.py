@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from harness_common.contracts.tool import Tool, ToolReturn
+from harness_common.contracts.tool import Tool
 from harness_common.core.errors import NotFound
 from harness_common.core.message import Json
 
@@ -46,7 +46,7 @@ class FakeContext:
         return self.artifacts[artifact_id]
 
 
-async def acall(tool: Tool, ctx: FakeContext | None = None, /, **arguments: Json) -> ToolReturn:
+async def acall(tool: Tool, ctx: FakeContext | None = None, /, **arguments: Json) -> Json:
     """Call a tool as the runner does; a sync one in a thread."""
     context = ctx or FakeContext()
     if inspect.iscoroutinefunction(tool.fn):
@@ -54,6 +54,6 @@ async def acall(tool: Tool, ctx: FakeContext | None = None, /, **arguments: Json
     return await asyncio.to_thread(lambda: tool.fn(context, **arguments))
 
 
-def call(tool: Tool, ctx: FakeContext | None = None, /, **arguments: Json) -> ToolReturn:
+def call(tool: Tool, ctx: FakeContext | None = None, /, **arguments: Json) -> Json:
     """Call a tool from a test that has no loop."""
     return asyncio.run(acall(tool, ctx, **arguments))

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +149,16 @@ def test_valkey_keeps_its_port_over_restart_and_kill_and_forgets_data(
     assert "$-1" in ask_valkey(url, "GET a")
 
 
+def test_a_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path)
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    thread.join()
+    time.sleep(0.1)  # a death signal would have come at once
+    assert "PONG" in ask_valkey(server.url, "PING")
+    server.stop()
+
+
 def test_valkey_refuses_strangers(valkey: EmbeddedValkey) -> None:
     reply = ask_valkey(valkey.url.replace(valkey.url.split(":")[2].split("@")[0], "wrong"), "GET a")
     assert "NOAUTH" in reply
@@ -203,10 +214,10 @@ def test_kill_9_of_the_starter_leaves_no_child_and_the_next_start_works(folder: 
     assert {"postgres", "valkey-server"} <= names
     starter.kill()
     starter.wait()
-    with EmbeddedPostgres(data_dir) as postgres:  # at once: it waits for the leftovers
+    wait_until(lambda: not any(child.is_running() for child in children))
+    with EmbeddedPostgres(data_dir) as postgres:
         assert postgres.url == url
         assert value(url, "SELECT n FROM t") == 5
-    wait_until(lambda: not any(child.is_running() for child in children))
 
 
 @as_root

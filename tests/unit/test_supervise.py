@@ -9,11 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from harness_api.cli.dev import DevOptions, default_plan, read_dev_file
 from harness_api.cli.process_log import ProcessLog, use_colour
@@ -23,6 +24,12 @@ from harness_common.embedded.process import free_port
 REPOSITORY = Path(__file__).parents[2]
 SLEEPER = "import time\nprint('up', flush=True)\ntime.sleep(60)"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPER
+SLOW_TO_DIE = (
+    "import signal, time\n"
+    "def slowly(*_):\n"
+    "    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3); raise SystemExit\n"
+    "signal.signal(signal.SIGTERM, slowly)\n" + SLEEPER
+)
 QUICK = Restart(first_s=0.01, max_s=0.02, give_up_after=3)
 
 
@@ -49,6 +56,13 @@ class Group:
 
     def said(self, text: str) -> bool:
         return text in self.console.getvalue()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float = 15) -> None:
@@ -176,7 +190,7 @@ from harness_api.cli.supervise import ProcessSpec
 def plan(options, data_dir, env):
     make = lambda name, code: ProcessSpec(name, (sys.executable, "-c", code), env=env)
     setup = [make("migrate", sys.argv[3])]
-    return Plan(setup, [make("api", sys.argv[4]), make("worker", "import time; time.sleep(60)")])
+    return Plan(setup, [make("api", sys.argv[4]), make("worker", sys.argv[5])])
 
 raise SystemExit(run_dev(
     DevOptions(data_dir=Path(sys.argv[1]), api_port=int(sys.argv[2]), flower_port=None,
@@ -189,10 +203,12 @@ raise SystemExit(run_dev(
 class Dev:
     """`harness dev` as a process, over an embedded Valkey, a small API and a worker."""
 
-    def __init__(self, data_dir: Path, port: int, setup: str = "print('migrated')") -> None:
+    def __init__(
+        self, data_dir: Path, port: int, setup: str = "print('migrated')", worker: str = SLEEPER
+    ) -> None:
         self.data_dir = data_dir
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DEV, str(data_dir), str(port), setup, API],
+            [sys.executable, "-c", DEV, str(data_dir), str(port), setup, API, worker],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -241,35 +257,58 @@ def test_dev_starts_everything_refuses_a_second_start_and_stops_cleanly(tmp_path
     assert not any(psutil.pid_exists(pid) for pid in found["pids"].values())
 
 
+@pytest.fixture
+def start_dev() -> Iterator[Callable[..., Dev]]:
+    """Start `harness dev`; whatever a failing test leaves is killed."""
+    started: list[Dev] = []
+
+    def start(*args: Any, **more: Any) -> Dev:
+        started.append(Dev(*args, **more))
+        return started[-1]
+
+    yield start
+    for dev in started:
+        dev.process.kill()
+        dev.process.wait()
+
+
 def both_replaced(dev: Dev, found: dict[str, Any]) -> bool:
     pids = (read_dev_file(dev.data_dir) or {})["pids"]
     return all(pids.get(k) not in {None, found["pids"][k]} for k in ("valkey", "worker"))
 
 
-def test_dev_killed_with_kill_9_leaves_nothing_and_starts_again_at_once(tmp_path: Path) -> None:
+def test_dev_killed_with_kill_9_leaves_nothing_and_starts_again_at_once(
+    tmp_path: Path, start_dev: Callable[..., Dev]
+) -> None:
     port = free_port()
-    first = Dev(tmp_path, port)
+    first = start_dev(tmp_path, port, worker=SLOW_TO_DIE)
     pids = first.wait_until_ready()["pids"].values()
     first.process.kill()
     first.finish()
-    second = Dev(tmp_path, port)
+    second = start_dev(tmp_path, port)
     second.wait_until_ready()
-    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    assert not any(is_alive(pid) for pid in pids), "the second start waits for what is left"
     second.process.terminate()
     assert second.finish()[0] == 0
 
 
-def test_dev_names_the_port_its_holder_and_the_setting(tmp_path: Path) -> None:
+def test_dev_names_the_port_its_holder_and_the_setting(
+    tmp_path: Path, start_dev: Callable[..., Dev]
+) -> None:
     with socket.create_server(("127.0.0.1", free_port())) as other:
         port = other.getsockname()[1]
-        code, output = Dev(tmp_path, port).finish()
+        code, output = start_dev(tmp_path, port).finish()
     assert code == 1
     assert f"Port {port} for the API is taken by process {os.getpid()}" in output
     assert "HARNESS_API__PORT" in output
 
 
-def test_dev_stops_when_a_setup_step_fails_and_shows_why(tmp_path: Path) -> None:
-    code, output = Dev(tmp_path, free_port(), setup="raise SystemExit('cannot migrate')").finish()
+def test_dev_stops_when_a_setup_step_fails_and_shows_why(
+    tmp_path: Path, start_dev: Callable[..., Dev]
+) -> None:
+    code, output = start_dev(
+        tmp_path, free_port(), setup="raise SystemExit('cannot migrate')"
+    ).finish()
     assert code == 1
     assert "migrate failed with code 1. Its last lines:" in output
     assert "cannot migrate" in output

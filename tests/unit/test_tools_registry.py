@@ -57,7 +57,7 @@ def test_add_remove_and_view():
         view.get("b")
     assert registry.remove("a").spec.name == "a"
     assert registry.names() == ("b", "c")
-    assert view.get("a")  # a running agent keeps what it was given
+    assert "a" in view  # a running agent keeps what it was given
     with pytest.raises(NotFound):
         registry.view(["a"])
 
@@ -105,10 +105,8 @@ def test_bad_schemas_are_refused_with_tool_and_pointer(schema, pointer):
 
 def test_user_modules(monkeypatch):
     module = types.ModuleType("my_tools")
-    module.one = make("one")
-    module.again = module.one
-    module.two = make("two")
-    module.other = 1
+    one = make("one")
+    vars(module).update(one=one, again=one, two=make("two"), other=1)
     monkeypatch.setitem(sys.modules, "my_tools", module)
     settings = Settings(worker=WorkerSettings(tools=("my_tools",)), tool=ToolSettings())
     registry = ToolRegistry.from_settings(settings)

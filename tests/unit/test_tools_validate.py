@@ -37,7 +37,11 @@ def problems(arguments, schema=None):
     assert caught.value.error_code == "ARGUMENTS_INVALID"
     assert "'weather' was not run" in caught.value.message
     assert "call the tool again" in caught.value.message
-    return {p["path"]: p["cause"] for p in caught.value.detail["problems"]}
+    found: dict[str, str] = {}
+    for problem in caught.value.detail["problems"]:
+        before = found.get(problem["path"], "")
+        found[problem["path"]] = f"{before} {problem['cause']}".strip()
+    return found
 
 
 def test_good_arguments_pass():

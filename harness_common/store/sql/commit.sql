@@ -64,13 +64,15 @@ WITH t AS (
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
-        finished_at = clock_timestamp()
+        resume_at = o.resume_at,
+        finished_at = CASE WHEN o.resume_at IS NULL THEN clock_timestamp() END
     FROM run, t, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
-        duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text)
+        duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz)
     WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
       AND tool_calls.step = o.step AND tool_calls.idx = o.idx
-      AND tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
+      AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
+           OR (tool_calls.status = 'running' AND tool_calls.resume_at IS NOT NULL))
 ), slot AS (
     UPDATE tenant_slots SET running = running + t.slot_delta
     FROM run, t WHERE tenant_slots.tenant_id = run.tenant_id AND t.slot_delta <> 0

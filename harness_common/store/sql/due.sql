@@ -1,4 +1,3 @@
--- Runs whose time has come, except unanswered doorbells (ring.sql), and when the next one is due.
-SELECT tenant_id, id AS run_id, status, claim_id, claimed_by FROM runs
-WHERE wake_at <= clock_timestamp() AND NOT (status = 'running' AND claim_id IS NULL)
-ORDER BY wake_at LIMIT %(batch)s
+-- Tenants that have delayed runs whose time has come.
+SELECT DISTINCT tenant_id FROM (
+    SELECT tenant_id FROM runs WHERE wake_at <= clock_timestamp() AND status = 'delayed' ORDER BY wake_at LIMIT %(batch)s) AS due

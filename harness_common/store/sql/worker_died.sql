@@ -1,0 +1,12 @@
+-- Declare a worker process dead, and let every unanswered doorbell of its queues be rung again.
+WITH dead AS (
+    UPDATE workers SET died_at = clock_timestamp(), died_why = %(why)s
+    WHERE incarnation = %(worker)s AND died_at IS NULL
+      AND (NOT %(only_if_silent)s OR seen_at < clock_timestamp() - make_interval(secs => %(silent_s)s))
+    RETURNING queues, died_at
+), rung AS (
+    UPDATE runs SET wake_at = clock_timestamp() FROM dead
+    WHERE runs.status = 'running' AND runs.claim_id IS NULL AND runs.queue = ANY(dead.queues) AND runs.rung_at < dead.died_at
+    RETURNING 1
+)
+SELECT count(*) AS died FROM dead

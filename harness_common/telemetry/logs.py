@@ -1,0 +1,37 @@
+"""Diagnostics: structlog to standard output, pretty or JSON. Events are `noun.verb_past`; values are keys.
+
+Prompts, tool output and secrets are never logged; sizes and ids are.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+from harness_common.settings import LogSettings
+
+
+def configure_logging(config: LogSettings) -> None:
+    """Set up logging of this process."""
+    level = logging.getLevelNamesMapping()[config.level.upper()]
+    colors = sys.stdout.isatty()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if config.format == "json"
+        else structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="at")
+    )
+    structlog.configure(
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(stream=sys.stdout, level=max(level, logging.WARNING), format="%(message)s")

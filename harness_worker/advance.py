@@ -1,0 +1,226 @@
+"""One doorbell answered: lease, claim, load, run the step, commit, let go, ring the next.
+
+The order is the design. The lease is taken first and released before the next doorbell; the claim in Postgres is what
+makes this process the owner; nothing is open while the step runs; the commit compares everything that was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from uuid import UUID, uuid4
+
+import structlog
+
+from harness_common.broker.publish import Doorbell
+from harness_common.coord.redis import RedisFault
+from harness_common.core.errors import HarnessError, LostOwnership
+from harness_common.core.retry import classify
+from harness_common.core.run import TERMINAL, Input, Released, StepDone, StepFailed
+from harness_common.core.step import TOOLS, Failure, StepCancelled
+from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
+from harness_common.store.claim import Claimed, claim, load, load_history
+from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.rows import StoredRun
+from harness_worker.runtime import Held, Runtime
+from harness_worker.steps import STEPS
+from harness_worker.steps.context import StepContext
+from harness_worker.tools.runner import CancelAsked
+
+log = structlog.get_logger()
+
+
+async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) -> str:
+    """Answer a doorbell; returns what came of it, for the log and Flower.
+
+    Never raises for a lost race: a duplicate, late or stale doorbell is harmless.
+    """
+    if runtime.stopping or run_id in runtime.held:
+        return "not taken"
+    claim_id = uuid4()
+    lease = f"{runtime.worker.hex}:{claim_id.hex}"
+    held = Held(tenant_id, run_id, lease, claim_id)
+    runtime.held[run_id] = held
+    bell: Doorbell | None = None
+    try:
+        if not await _take_lease(runtime, held):
+            runtime.counters.lease_held += 1
+            return "lease held"
+        claimed = await claim(
+            runtime.db, tenant_id, run_id, version,
+            claim_id=claim_id, worker=runtime.worker, hold_s=runtime.settings.worker.step_timeout_s,
+        )  # fmt: skip
+        if claimed is None:
+            runtime.counters.claim_missed += 1
+            return "nothing to do"
+        _note_claim(runtime, claimed)
+        last = await _work(runtime, held, claimed.run)
+        if last.should_ring:
+            bell = _doorbell(last.run)
+        return str(last.run.state.status)
+    except LostOwnership:
+        runtime.counters.lost_ownership += 1
+        return "lost ownership"
+    except DatabaseUnavailable as error:
+        log.warning("step.database_unavailable", run_id=str(run_id), error=str(error))
+        return "database unavailable"
+    finally:
+        runtime.held.pop(run_id, None)
+        await _release_lease(runtime, held)
+        if bell is not None:
+            runtime.bell.ring(bell)
+
+
+async def _take_lease(runtime: Runtime, held: Held) -> bool:
+    """Take the lease. Without Redis the work goes on: the claim decides, at the price of a lost race at times."""
+    try:
+        return await runtime.leases.take(held.run_id, held.lease)
+    except RedisFault as error:
+        log.warning("lease.unavailable", run_id=str(held.run_id), error=str(error))
+        return True
+
+
+async def _release_lease(runtime: Runtime, held: Held) -> None:
+    try:
+        await runtime.leases.release(held.run_id, held.lease)
+    except RedisFault:
+        return  # it expires
+
+
+def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
+    runtime.clock.set(claimed.now)
+    if claimed.rung_at is not None and claimed.run.rings == 1:
+        age_s = (claimed.now - claimed.rung_at).total_seconds()
+        runtime.counters.queue_age_s = max(runtime.counters.queue_age_s, age_s)
+
+
+async def _work(runtime: Runtime, held: Held, run: StoredRun) -> Applied:
+    """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and committed on its own."""
+    settings = runtime.settings
+    until = time.monotonic() + settings.worker.turn_ms / 1000
+    done = 0
+    while True:
+        done += 1
+        go_on = (
+            done < settings.steps_per_task
+            and time.monotonic() < until
+            and not runtime.stopping
+            and not held.cancel_requested
+        )
+        keep = (
+            NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
+        )
+        applied = await _one_step(runtime, held, run, keep)
+        runtime.counters.steps += applied.run.state.step > run.state.step
+        _notice(runtime, applied)
+        if applied.run.claim_id is None or keep is None:
+            return applied
+        held.claim_id = keep.claim_id
+        run = applied.run
+
+
+async def _one_step(
+    runtime: Runtime, held: Held, run: StoredRun, keep: NextClaim | None
+) -> Applied:
+    """Load, run and commit one step."""
+    started_at = runtime.clock.now()
+    record = StepRecord(started_at, runtime.worker)
+    try:
+        ctx = await _context(runtime, held, run, record)
+        outcome = await _run_step(runtime, held, ctx)
+    except HarnessError as error:
+        if isinstance(error, LostOwnership | DatabaseUnavailable):
+            raise
+        outcome = StepFailed(classify(error), started_at, random.random())  # noqa: S311
+    if isinstance(outcome, Released):
+        keep = None
+    applied = await settle(
+        runtime.db, run, [outcome], now=runtime.clock.now(), step=record, keep=keep
+    )
+    _remember(runtime, run, applied)
+    return applied
+
+
+async def _context(
+    runtime: Runtime, held: Held, run: StoredRun, record: StepRecord
+) -> StepContext:
+    """Freeze what the step may know. Messages that this process committed itself are not read again."""
+    known = runtime.known_messages(run.id)[: run.state.messages]
+    ledger = run.state.next_kind == TOOLS
+    calls: tuple[dict[str, object], ...] = ()
+    if ledger or len(known) < run.state.messages:
+        loaded = await load(runtime.db, run, have=len(known), ledger=ledger)
+        known, calls = known + loaded.messages, loaded.calls
+        runtime.remember(run.id, known)
+    history = await load_history(runtime.db, run) if run.prev_run_id else ()
+    spec = await runtime.agent(run)
+    return StepContext(run, spec, history, known, calls, record.started_at, runtime, held)
+
+
+async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
+    """Run the step's function as a task that a cancel, a stop or the step's timeout can interrupt."""
+    kind = ctx.run.state.next_kind
+    step = STEPS.get(kind)
+    if step is None:
+        failure = Failure("permanent", "UNKNOWN_STEP_KIND", f"this worker knows no step {kind!r}")
+        return StepFailed(failure, ctx.started_at)
+    if held.cancel_requested or ctx.run.state.cancel_requested:
+        return StepDone(StepCancelled(), ctx.started_at)
+    limit_s = runtime.settings.worker.step_timeout_s
+    held.task = asyncio.ensure_future(step(ctx))
+    try:
+        async with asyncio.timeout(limit_s):
+            return StepDone(await held.task, ctx.started_at)
+    except CancelAsked:
+        if held.release_asked and not held.cancel_requested:
+            return Released("the worker stops")
+        return StepDone(StepCancelled(), ctx.started_at)
+    except TimeoutError:
+        failure = Failure("transient", "STEP_TIMEOUT", f"the step took longer than {limit_s:g} s")
+        return StepFailed(failure, ctx.started_at, random.random())  # noqa: S311
+    except asyncio.CancelledError:
+        if held.cancel_requested:
+            return StepDone(StepCancelled(), ctx.started_at)
+        if held.release_asked:
+            return Released("the worker stops")
+        raise
+    except (LostOwnership, DatabaseUnavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
+        if not isinstance(error, HarnessError):
+            log.exception("step.crashed", run_id=str(ctx.run.id), step=ctx.number, kind=kind)
+        return StepFailed(classify(error), ctx.started_at, random.random())  # noqa: S311
+    finally:
+        held.task = None
+
+
+def _remember(runtime: Runtime, run: StoredRun, applied: Applied) -> None:
+    if applied.run.state.status in TERMINAL:
+        runtime.forget(run.id)
+    elif applied.transition.messages:
+        known = runtime.known_messages(run.id)
+        if len(known) == run.state.messages:
+            runtime.remember(run.id, known + applied.transition.messages)
+
+
+def _notice(runtime: Runtime, applied: Applied) -> None:
+    """Tell whoever watches that there are new events to read."""
+    last = applied.first_seq + len(applied.transition.events) - 1
+    runtime.live.emit(
+        applied.run.id, {"type": "committed", "seq": last, "status": str(applied.run.state.status)}
+    )
+
+
+def _doorbell(run: StoredRun) -> Doorbell:
+    return Doorbell(
+        run.tenant_id, run.id, run.version, run.queue, run.priority, trace_id=run.trace_id
+    )
+
+
+def release_all(runtime: Runtime) -> None:
+    """Ask every held run to be given back (the process stops)."""
+    for held in list(runtime.held.values()):
+        held.release()
+
+

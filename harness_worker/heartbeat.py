@@ -1,0 +1,104 @@
+"""One batched heartbeat for all runs that a process holds, and the signals that reach it.
+
+The heartbeat says "this process lives" in Postgres, renews (or sets again) its leases in Redis, and hears in the answer which
+runs are to be cancelled and which claims the process does not know of: a claim whose reply got lost is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from uuid import UUID
+
+import structlog
+
+from harness_common.broker.publish import Doorbell
+from harness_common.coord.redis import RedisFault
+from harness_common.core.run import Released
+from harness_common.core.run import advance as advance_state
+from harness_common.store.apply import apply, read_run
+from harness_common.store.db import DatabaseUnavailable
+from harness_worker.runtime import Runtime
+
+log = structlog.get_logger()
+
+
+async def beat(runtime: Runtime) -> None:
+    """Send one heartbeat and act on its answer. Raises `DatabaseUnavailable`."""
+    held = list(runtime.held.values())
+    age_s, runtime.counters.queue_age_s = runtime.counters.queue_age_s, 0.0
+    rows = await runtime.db.fetch(
+        "heartbeat",
+        {
+            "worker": runtime.worker,
+            "held": len(held),
+            "claims": [h.claim_id for h in held],
+            "queue_age_s": age_s,
+            "orphan_after_s": 2 * runtime.settings.worker.renew_s,
+        },
+    )
+    for row in rows:
+        if row["run_id"] is None:
+            runtime.clock.set(row["now"])
+            if row["condemned"]:
+                # The reaper took us for dead: our claims are gone, and commits will say so one by one.
+                log.warning("worker.condemned", worker=str(runtime.worker))
+        elif row["cancel_requested"] and row["run_id"] in runtime.held:
+            request_cancel(runtime, row["run_id"])
+        elif row["run_id"] not in runtime.held:
+            await give_back(runtime, row["tenant_id"], row["run_id"], row["claim_id"])
+    try:
+        lost = await runtime.leases.renew((h.run_id, h.lease) for h in held)
+    except RedisFault as error:
+        log.warning("lease.renewal_failed", error=str(error), held=len(held))
+    else:
+        if lost:
+            log.warning("lease.taken_over", run_ids=[str(r) for r in lost])
+
+
+def request_cancel(runtime: Runtime, run_id: UUID) -> None:
+    """Tell the step of a run to stop, if this process holds it."""
+    held = runtime.held.get(run_id)
+    if held is not None and not held.cancel_requested:
+        held.cancel()
+
+
+async def give_back(runtime: Runtime, tenant_id: UUID, run_id: UUID, claim_id: UUID) -> None:
+    """Release a claim that this process holds in Postgres but does not work on."""
+    run = await read_run(runtime.db, tenant_id, run_id)
+    if run is None or run.claim_id != claim_id or run_id in runtime.held:
+        return
+    now = runtime.clock.now()
+    transition = advance_state(run.state, [Released("claim without a worker")], now)
+    async with runtime.db.connection() as conn:
+        applied = await apply(
+            conn, run, transition, now=now, timeout_s=runtime.db.timeout_s
+        )
+    if applied is not None and applied.should_ring:
+        runtime.bell.ring(
+            Doorbell(tenant_id, run_id, run.version, run.queue, run.priority, trace_id=run.trace_id)
+        )
+        log.info("claim.given_back", run_id=str(run_id))
+
+
+async def heartbeat_loop(runtime: Runtime) -> None:
+    """Beat every `renew_s` until cancelled; survives the loss of either store."""
+    while True:
+        try:
+            await beat(runtime)
+        except DatabaseUnavailable as error:
+            log.warning("heartbeat.failed", error=str(error))
+        await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))  # noqa: S311
+
+
+async def signal_loop(runtime: Runtime) -> None:
+    """Listen for cancels over Redis until cancelled; a lost signal arrives with the next heartbeat."""
+    while True:
+        try:
+            async with runtime.channel.worker_signals(runtime.worker) as signals:
+                async for signal in signals:
+                    if "cancel" in signal:
+                        request_cancel(runtime, UUID(hex=signal["cancel"]))
+        except RedisFault as error:
+            log.info("signals.reconnecting", error=str(error))
+            await asyncio.sleep(0.2 + 0.8 * random.random())  # noqa: S311

@@ -1,0 +1,111 @@
+"""Celery's worker pool as an asyncio loop in a thread of its own (`-P custom`).
+
+Celery's tracer runs in a greenlet (SQLAlchemy's bridge), so that signals, acks and events stay Celery's, while the body of the
+task awaits. One process holds thousands of slow model calls. The semaphore stands *before* `apply_target`: acknowledging early
+frees the prefetch window at once, and would otherwise let a worker take every message there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import structlog
+import uvloop
+from celery.concurrency.base import BasePool, apply_target
+from sqlalchemy.util.concurrency import await_only, greenlet_spawn
+
+log = structlog.get_logger()
+
+Hook = Callable[[], Any]
+
+
+class TaskPool(BasePool):  # type: ignore[misc]
+    """An event loop that runs tasks side by side. `on_loop_start` and `on_loop_stop` are set by `tasks`."""
+
+    body_can_be_buffer = True
+    signal_safe = False
+    is_green = False
+    task_join_will_block = False
+
+    on_loop_start: ClassVar[Hook | None] = None
+    on_loop_stop: ClassVar[Hook | None] = None
+
+    def on_start(self) -> None:
+        """Start the loop and wait until the process is ready to work."""
+        sys.setswitchinterval(0.001)
+        self.loop = uvloop.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._slots = asyncio.Semaphore(self.limit)
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self._thread.start()
+        hook = type(self).on_loop_start
+        if hook is not None:
+            asyncio.run_coroutine_threadsafe(hook(), self.loop).result()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def on_apply(
+        self,
+        target: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        callback: Any = None,
+        accept_callback: Any = None,
+        **_: Any,
+    ) -> None:
+        """Run one task on the loop, as soon as a slot is free."""
+
+        def start() -> None:
+            task = self.loop.create_task(
+                self._one(target, args, kwargs, callback, accept_callback)
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        self.loop.call_soon_threadsafe(start)
+
+    async def _one(
+        self, target: Any, args: Any, kwargs: Any, callback: Any, accept_callback: Any
+    ) -> None:
+        async with self._slots:
+            try:
+                await greenlet_spawn(apply_target, target, args, kwargs, callback, accept_callback)
+            except Exception:
+                log.exception("task.crashed")
+
+    def on_stop(self) -> None:
+        """Drain: the hook decides what is awaited and what is handed over; then the loop ends."""
+        hook = type(self).on_loop_stop
+
+        async def drain() -> None:
+            if hook is not None:
+                await hook()
+            if self._tasks:
+                await asyncio.wait(list(self._tasks), timeout=5.0)
+
+        try:
+            asyncio.run_coroutine_threadsafe(drain(), self.loop).result()
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(5.0)
+
+    def on_terminate(self) -> None:
+        """Stop without waiting (a second signal)."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def _get_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = super()._get_info()
+        info["max-concurrency"] = self.limit
+        info["running"] = len(self._tasks)
+        return info
+
+
+def wait_for(coroutine: Any) -> Any:
+    """Await from the body of a task."""
+    return await_only(coroutine)

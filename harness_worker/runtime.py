@@ -1,0 +1,208 @@
+"""What one worker process has while it runs: connections, registries, the runs it holds, its caches.
+
+Made on the pool's event loop at start; the steps see only a `StepContext`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID, uuid4
+
+import httpx
+from redis.asyncio import Redis
+
+from harness_common.blobs.local import LocalBlobs
+from harness_common.broker.publish import Bell
+from harness_common.contracts.agent import AgentSpec
+from harness_common.coord.channel import Channel
+from harness_common.coord.lease import Leases
+from harness_common.coord.live import LiveStream
+from harness_common.coord.redis import connect
+from harness_common.core.errors import Permanent
+from harness_common.core.message import Message
+from harness_common.settings import Settings
+from harness_common.store.db import Database
+from harness_common.store.rows import StoredRun
+from harness_worker.models.http import shared_client
+from harness_worker.models.registry import ModelRegistry
+from harness_worker.tools.registry import ToolRegistry
+from harness_worker.tools.threads import ToolThreads
+
+_CACHED_RUNS: Final = 2_000
+_CACHED_AGENTS: Final = 500
+
+
+class PgClock:
+    """Postgres time without asking: the last answer plus what the monotonic clock says has passed (INV17)."""
+
+    def __init__(self) -> None:
+        self._at: datetime | None = None
+        self._mono = 0.0
+
+    def set(self, now: datetime) -> None:
+        """Take a fresh reading."""
+        self._at, self._mono = now, time.monotonic()
+
+    def now(self) -> datetime:
+        """Return the present by Postgres time."""
+        if self._at is None:
+            raise RuntimeError("Postgres time was never read")
+        return self._at + timedelta(seconds=time.monotonic() - self._mono)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A run that this process works on now."""
+
+    tenant_id: UUID
+    run_id: UUID
+    lease: str
+    claim_id: UUID
+    task: asyncio.Task[object] | None = None
+    cancel_requested: bool = False
+    release_asked: bool = False
+    writing: int = 0
+    """Started writes whose outcome is not recorded yet: they are awaited, not interrupted, when the process stops."""
+
+    def cancel(self) -> None:
+        """Stop the step now; a write under way becomes unknown."""
+        self.cancel_requested = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def release(self) -> None:
+        """Let go of the step because the process stops; a write under way is awaited first."""
+        self.release_asked = True
+        if self.task is not None and not self.writing:
+            self.task.cancel()
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the process did, for metrics and the heartbeat."""
+
+    steps: int = 0
+    lost_ownership: int = 0
+    lease_held: int = 0
+    claim_missed: int = 0
+    queue_age_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Runtime:
+    """The parts of a worker process."""
+
+    settings: Settings
+    worker: UUID
+    name: str
+    db: Database
+    redis: Redis
+    leases: Leases
+    channel: Channel
+    live: LiveStream
+    bell: Bell
+    http: httpx.AsyncClient
+    models: ModelRegistry
+    tools: ToolRegistry
+    blobs: LocalBlobs
+    threads: ToolThreads = field(default_factory=ToolThreads)
+    clock: PgClock = field(default_factory=PgClock)
+    held: dict[UUID, Held] = field(default_factory=dict)
+    counters: Counters = field(default_factory=Counters)
+    stopping: bool = False
+    _messages: OrderedDict[UUID, tuple[Message, ...]] = field(default_factory=OrderedDict)
+    _agents: OrderedDict[UUID, AgentSpec] = field(default_factory=OrderedDict)
+
+    def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
+        """Return the committed messages of a run that this process has seen. They are append-only, so never stale."""
+        return self._messages.get(run_id, ())
+
+    def remember(self, run_id: UUID, messages: tuple[Message, ...]) -> None:
+        """Keep a run's committed messages for its next step."""
+        self._messages[run_id] = messages
+        self._messages.move_to_end(run_id)
+        if len(self._messages) > _CACHED_RUNS:
+            self._messages.popitem(last=False)
+
+    def forget(self, run_id: UUID) -> None:
+        """Drop a run that has ended."""
+        self._messages.pop(run_id, None)
+
+    async def agent(self, run: StoredRun) -> AgentSpec:
+        """Return the agent version that a run pinned; versions never change, so they are kept."""
+        spec = self._agents.get(run.agent_id)
+        if spec is None:
+            row = await self.db.fetch_one(
+                "agent_read", {"tenant_id": run.tenant_id, "agent_id": run.agent_id}
+            )
+            if row is None:
+                raise Permanent("the run's agent version is gone", code="AGENT_NOT_FOUND")
+            spec = AgentSpec.model_validate(row["spec"])
+            self._agents[run.agent_id] = spec
+            if len(self._agents) > _CACHED_AGENTS:
+                self._agents.popitem(last=False)
+        return spec
+
+
+def connection_name(worker: UUID) -> str:
+    """Name the Redis connection by which the scheduler sees that a process lives."""
+    return f"harness-worker-{worker.hex}"
+
+
+async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
+    """Connect to everything; waits for Postgres, does not need Redis to be there yet."""
+    worker = UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
+    db = Database(settings.require_database_url(), settings.database, name=f"harness {name}")
+    await db.__aenter__()
+    await db.ready(60.0)
+    redis = connect(
+        settings.require_redis_url(), settings.redis, name=connection_name(worker), max_connections=256
+    )
+    http = shared_client()
+    prefix = settings.redis.prefix
+    runtime = Runtime(
+        settings=settings,
+        worker=worker,
+        name=name,
+        db=db,
+        redis=redis,
+        leases=Leases(redis, prefix, settings.worker.lease_s),
+        channel=Channel(redis, prefix),
+        live=LiveStream(redis, prefix),
+        bell=bell,
+        http=http,
+        models=ModelRegistry(settings, http),
+        tools=ToolRegistry.from_settings(settings),
+        blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
+    )
+    row = await db.fetch_one(
+        "worker_register",
+        {
+            "worker": worker,
+            "name": name,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "queues": list(settings.worker.queues),
+            "concurrency": settings.worker.concurrency,
+            "version": "0.1.0",
+        },
+    )
+    assert row is not None
+    runtime.clock.set(row["now"])
+    return runtime
+
+
+async def close_runtime(runtime: Runtime) -> None:
+    """Leave in an orderly way."""
+    await runtime.db.fetch("worker_leave", {"worker": runtime.worker})
+    await runtime.http.aclose()
+    await runtime.models.aclose()
+    await runtime.redis.aclose()
+    await runtime.db.__aexit__()

@@ -1,0 +1,32 @@
+"""`python -m harness_worker.scheduler`: run a scheduler in the foreground until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import uvloop
+
+from harness_common.settings import settings
+from harness_common.telemetry.logs import configure_logging
+from harness_worker.scheduler.service import Scheduler
+
+
+async def _main() -> None:
+    scheduler = Scheduler(settings())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, scheduler.stop)
+    await scheduler.run()
+
+
+def main() -> int:
+    """Run until told to stop."""
+    configure_logging(settings().log)
+    uvloop.run(_main())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The reaper: finds worker processes that died and gives their runs back. Death is judged by liveness, never by a step's age.
+
+A process is dead when its heartbeat row is older than a lease, when its supervisor saw it die, or (fast path) when its named Redis
+connection was absent in two samples a second apart while Redis itself did not restart and other workers are connected.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from harness_common.coord.redis import RedisFault
+from harness_common.core.run import OwnerLost, advance
+from harness_common.store.apply import apply, lock_run
+from harness_worker.scheduler.looper import Look, Shared
+
+log = structlog.get_logger()
+
+_SAMPLE_APART_S = 1.0
+_OVERDUE_AGAIN_S = 30.0
+
+
+class ReapLoop:
+    """Declares death and recovers."""
+
+    name = "reap"
+
+    def __init__(self, shared: Shared, prefix: str = "harness-worker-") -> None:
+        self._shared = shared
+        self._prefix = prefix
+        self._absent_since: dict[UUID, float] = {}
+        self._redis_run_id: str | None = None
+        self._redis_changed_at = time.monotonic()
+        self._looked_at = 0.0
+
+    async def run_once(self, look: Look) -> int:
+        """Declare the dead, then recover their runs."""
+        died = await self._condemn_silent() if look.stale else 0
+        died += await self._condemn_absent()
+        recovered = 0
+        if died or look.orphaned or (look.due_in_s is not None and look.due_in_s <= 0):
+            recovered = await self._recover()
+            await self._shared.db.fetch("overdue", {"again_s": _OVERDUE_AGAIN_S})
+        self._shared.count("workers_died", died)
+        self._shared.count("runs_recovered", recovered)
+        return died + recovered
+
+    async def _condemn_silent(self) -> int:
+        lease_s = self._shared.settings.worker.lease_s
+        died = 0
+        for row in await self._shared.db.fetch("workers_alive", {}):
+            if row["silent_s"] > lease_s:
+                why = f"no heartbeat for {row['silent_s']:.1f} s"
+                died += await self._condemn(row["incarnation"], why, only_if_silent=True)
+        return died
+
+    async def _condemn_absent(self) -> int:
+        """Compare the workers that should be there with the connections that Redis has."""
+        now = time.monotonic()
+        if now - self._looked_at < _SAMPLE_APART_S / 2:
+            return 0
+        self._looked_at = now
+        connected = await self._connected()
+        if connected is None or now - self._redis_changed_at < self._shared.settings.worker.lease_s:
+            self._absent_since.clear()
+            return 0
+        if not connected and not self._absent_since:
+            return 0
+        died = 0
+        alive = await self._shared.db.fetch("workers_alive", {})
+        names = {row["incarnation"] for row in alive}
+        for row in alive:
+            worker = row["incarnation"]
+            # Never by this path when nobody else is connected: then Redis, or the way to it, is the likelier fault.
+            if worker in connected or not (connected & (names - {worker})):
+                self._absent_since.pop(worker, None)
+                continue
+            first = self._absent_since.setdefault(worker, now)
+            if now - first >= _SAMPLE_APART_S and row["silent_s"] > _SAMPLE_APART_S:
+                died += await self._condemn(worker, "its connection is gone", only_if_silent=False)
+                self._absent_since.pop(worker, None)
+        return died
+
+    async def _connected(self) -> set[UUID] | None:
+        """Return the worker processes that Redis is connected to; None when Redis cannot say."""
+        try:
+            info = await self._shared.redis.info("server")
+            clients: list[dict[str, Any]] = await self._shared.redis.client_list()
+        except RedisFault:
+            self._redis_changed_at = time.monotonic()
+            return None
+        if info["run_id"] != self._redis_run_id:
+            self._redis_run_id, self._redis_changed_at = info["run_id"], time.monotonic()
+        return {
+            UUID(hex=c["name"].removeprefix(self._prefix))
+            for c in clients
+            if c.get("name", "").startswith(self._prefix)
+        }
+
+    async def _condemn(self, worker: UUID, why: str, *, only_if_silent: bool) -> int:
+        rows = await self._shared.db.fetch(
+            "worker_died",
+            {
+                "worker": worker,
+                "why": why,
+                "only_if_silent": only_if_silent,
+                "silent_s": self._shared.settings.worker.lease_s,
+            },
+        )
+        if rows[0]["died"]:
+            log.warning("worker.died", worker=str(worker), why=why)
+        died: int = rows[0]["died"]
+        return died
+
+    async def _recover(self) -> int:
+        """Clear the dead claims, compare and delete the leases, then ring."""
+        shared = self._shared
+        recovered = 0
+        for row in await shared.db.fetch("orphans", {"batch": shared.settings.scheduler.batch}):
+            async with shared.db.transaction() as conn:
+                await shared.check_term(conn)
+                held = await lock_run(conn, row["tenant_id"], row["run_id"], shared.db.timeout_s)
+                if held is None or held[0].claim_id != row["claim_id"]:
+                    continue
+                run, now = held
+                lost = OwnerLost(row["name"] or str(row["claimed_by"]), row["died_why"] or "unknown")
+                transition = advance(run.state, [lost], now)
+                applied = await apply(
+                    conn, run, transition, now=now, timeout_s=shared.db.timeout_s
+                )
+            if applied is None:
+                continue
+            recovered += 1
+            log.info("run.recovered", run_id=str(run.id), worker=lost.worker, why=lost.why)
+            try:
+                await shared.leases.break_lease(run.id, row["claimed_by"])
+            except RedisFault:
+                log.info("lease.break_failed", run_id=str(run.id))
+            shared.ring(applied)
+        return recovered

@@ -1,0 +1,153 @@
+"""The scheduler's process: seek leadership, look once per tick, call the loops that have something to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import random
+import time
+from uuid import uuid4
+
+import structlog
+
+from harness_common.broker.app import app
+from harness_common.broker.publish import Bell
+from harness_common.coord.channel import Channel
+from harness_common.coord.lease import Leases
+from harness_common.coord.redis import RedisFault, connect
+from harness_common.core.errors import Conflict
+from harness_common.settings import Settings
+from harness_common.store.db import Database, DatabaseUnavailable
+from harness_worker.scheduler.admit import AdmitLoop
+from harness_worker.scheduler.dispatch import DispatchLoop
+from harness_worker.scheduler.leader import Leadership
+from harness_worker.scheduler.looper import Look, Loop, Shared
+from harness_worker.scheduler.prune import PruneLoop
+from harness_worker.scheduler.reap import ReapLoop
+from harness_worker.scheduler.wake import WakeLoop
+
+log = structlog.get_logger()
+
+
+def make_loops(shared: Shared) -> list[Loop]:
+    """Build the loops in the order in which a tick runs them."""
+    return [
+        ReapLoop(shared),
+        WakeLoop(shared),
+        AdmitLoop(shared),
+        DispatchLoop(shared),
+        PruneLoop(shared),
+    ]
+
+
+async def look_once(shared: Shared) -> Look:
+    """Read what there may be to do."""
+    row = await shared.db.fetch_one("look", {"lease_s": shared.settings.worker.lease_s})
+    assert row is not None
+    return Look(
+        row["now"], row["due_in_s"], row["queued"], row["stale"], row["orphaned"],
+        row["ungranted"], row["queue_age_s"],
+    )  # fmt: skip
+
+
+async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
+    """Look once and run every loop once; returns what was seen and how much was done."""
+    look = await look_once(shared)
+    done = 0
+    for loop in loops:
+        done += await loop.run_once(look)
+    return look, done
+
+
+class Scheduler:
+    """One scheduler process, leading or standing by."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._nudged = asyncio.Event()
+        self._stop = asyncio.Event()
+        self.name = f"scheduler-{os.getpid()}@{platform.node()}"
+
+    def stop(self) -> None:
+        """Ask the process to end."""
+        self._stop.set()
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Run until `stop`."""
+        settings = self._settings
+        db = Database(settings.require_database_url(), settings.database, name=self.name)
+        redis = connect(settings.require_redis_url(), settings.redis, name="harness-scheduler")
+        bell = Bell(app)
+        async with db:
+            await db.ready(60.0)
+            shared = Shared(
+                settings, db, redis,
+                Leases(redis, settings.redis.prefix, settings.worker.lease_s), bell,
+            )  # fmt: skip
+            leadership = Leadership(db, uuid4(), self.name, settings.scheduler.leader_ttl_s)
+            listening = asyncio.create_task(self._listen(Channel(redis, settings.redis.prefix)))
+            try:
+                await self._lead(shared, leadership)
+            finally:
+                listening.cancel()
+                with contextlib.suppress(DatabaseUnavailable):
+                    await leadership.resign()
+                await asyncio.to_thread(bell.close)
+                await redis.aclose()
+
+    async def _lead(self, shared: Shared, leadership: Leadership) -> None:
+        config = self._settings.scheduler
+        loops: list[Loop] = []
+        renew_at, pause_s = 0.0, config.tick_s
+        while not self._stop.is_set():
+            try:
+                if time.monotonic() >= renew_at:
+                    was, term = leadership.term, await leadership.seek()
+                    renew_at = time.monotonic() + config.leader_ttl_s / 4
+                    if term is not None and term != was:
+                        log.info("leader.elected", term=term, name=self.name)
+                        shared.term, loops = term, make_loops(shared)
+                if leadership.term is None:
+                    pause_s = config.leader_ttl_s / 4
+                else:
+                    look, done = await tick(shared, loops)
+                    pause_s = self._pause(look, done)
+            except Conflict as error:
+                log.warning("leader.deposed", error=error.message)
+                leadership.term, renew_at = None, 0.0
+            except DatabaseUnavailable as error:
+                log.warning("scheduler.database_unavailable", error=str(error))
+                leadership.term, renew_at = None, 0.0
+                pause_s = 0.5 + random.random()  # noqa: S311 - jitter
+            await self._sleep(pause_s)
+
+    def _pause(self, look: Look, done: int) -> float:
+        """Return how long there is nothing to do, as far as is known."""
+        config = self._settings.scheduler
+        if done:
+            return 0.01
+        longest = config.tick_s if look.queued or look.orphaned else config.idle_tick_s
+        if look.due_in_s is not None:
+            return min(longest, max(0.02, look.due_in_s))
+        return longest
+
+    async def _sleep(self, pause_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._nudged.wait()
+        self._nudged.clear()
+        if pause_s > 0.02:  # noqa: PLR2004 - several nudges in a row make one tick
+            await asyncio.sleep(0.005)
+
+    async def _listen(self, channel: Channel) -> None:
+        """Turn nudges over Redis into an early tick."""
+        while True:
+            try:
+                async with channel.nudges() as nudges:
+                    async for _ in nudges:
+                        self._nudged.set()
+            except RedisFault:
+                await asyncio.sleep(0.5)

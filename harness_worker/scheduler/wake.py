@@ -1,0 +1,56 @@
+"""Timers: a delayed run whose time has come is queued, and admitted in the same commit when its tenant has room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness_common.core.run import Admit, Input, TimerDue, advance
+from harness_common.store.apply import Applied, apply
+from harness_common.store.db import run_sql
+from harness_common.store.rows import run_from_row
+from harness_worker.scheduler.looper import Look, Shared
+
+
+class WakeLoop:
+    """Wakes delayed runs."""
+
+    name = "wake"
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+
+    async def run_once(self, look: Look) -> int:
+        """Wake what is due, tenant by tenant."""
+        if look.due_in_s is None or look.due_in_s > 0:
+            return 0
+        batch = self._shared.settings.scheduler.batch
+        woken = 0
+        for row in await self._shared.db.fetch("due", {"batch": batch}):
+            woken += await self._wake_tenant(row["tenant_id"], batch, look.queued)
+        self._shared.count("runs_woken", woken)
+        return woken
+
+    async def _wake_tenant(self, tenant_id: Any, batch: int, others_wait: bool) -> int:
+        shared = self._shared
+        applied: list[Applied] = []
+        async with shared.db.transaction() as conn:
+            await shared.check_term(conn)
+            slot = (await run_sql(conn, "slots_lock", {"tenant_id": tenant_id}, 10.0))[0]
+            room = 0 if others_wait else slot["room"]
+            rows = await run_sql(
+                conn, "wake_pick", {"tenant_id": tenant_id, "limit": batch}, shared.db.timeout_s
+            )
+            for row in rows:
+                run = run_from_row(row)
+                inputs: list[Input] = [TimerDue()]
+                if room > len(applied):
+                    inputs.append(Admit())
+                transition = advance(run.state, inputs, slot["now"])
+                one = await apply(
+                    conn, run, transition, now=slot["now"], timeout_s=shared.db.timeout_s
+                )
+                if one is not None:
+                    applied.append(one)
+        for one in applied:
+            shared.ring(one)
+        return len(applied)

@@ -1,0 +1,35 @@
+"""The frozen context of one step: everything it may know, read once at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from harness_common.contracts.agent import AgentSpec
+from harness_common.core.message import Message
+from harness_common.store.rows import StoredRun
+from harness_worker.runtime import Held, Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """One snapshot for prompt, tool definitions, parsing and policy alike; the next step reads anew."""
+
+    run: StoredRun
+    spec: AgentSpec
+    history: tuple[Message, ...]
+    """Messages of the session's earlier runs."""
+    messages: tuple[Message, ...]
+    """Messages of this run."""
+    calls: tuple[dict[str, Any], ...]
+    """Ledger rows of this step (tools steps only)."""
+    started_at: datetime
+    """Postgres time at the claim."""
+    runtime: Runtime
+    held: Held
+
+    @property
+    def number(self) -> int:
+        """Return the number of this step, 1 for the first."""
+        return self.run.state.step + 1

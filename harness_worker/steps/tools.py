@@ -1,0 +1,58 @@
+"""The tools step: all calls of one answer. Reads go side by side, writes one after another, in the order asked."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import groupby
+
+from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
+from harness_common.core.tool_call import CallStatus
+from harness_worker.steps.context import StepContext
+from harness_worker.tools.runner import PendingCall, ToolRunner, ToolScope
+
+
+async def run(ctx: StepContext) -> StepResult:
+    """Run every call that the last answer asked for and that the ledger does not hold yet."""
+    runtime, run_ = ctx.runtime, ctx.run
+    runner = ToolRunner(
+        ToolScope(
+            db=runtime.db,
+            blobs=runtime.blobs,
+            registry=runtime.tools,
+            settings=runtime.settings,
+            clock=runtime.clock.now,
+            threads=runtime.threads,
+            run=run_,
+            allowed=ctx.spec.tools,
+            step=ctx.number,
+            started_at=ctx.started_at,
+            held=ctx.held,
+            live=runtime.live,
+        )
+    )
+    calls = [PendingCall.from_row(row) for row in ctx.calls]
+    outcomes: list[CallOutcome] = []
+    for is_write, group in groupby(calls, runner.is_write):
+        batch = list(group)
+        if is_write:
+            for call in batch:
+                outcomes.append(await runner.run(call))
+                if outcomes[-1].status is CallStatus.UNKNOWN:
+                    break
+        else:
+            outcomes.extend(await asyncio.gather(*(runner.run(call) for call in batch)))
+        if any(o.status is CallStatus.UNKNOWN for o in outcomes):
+            break
+    return _result(outcomes)
+
+
+def _result(outcomes: list[CallOutcome]) -> StepResult:
+    ended = tuple(o for o in outcomes if o.resume_at is None and o.status is not CallStatus.UNKNOWN)
+    unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
+    if unknown:
+        return ToolsUnknown(ended, unknown)
+    waits = [o for o in outcomes if o.resume_at is not None]
+    if waits:
+        until = min(o.resume_at for o in waits if o.resume_at is not None)
+        return ToolsWaiting(until, tuple(outcomes), tuple(o.index for o in waits))
+    return ToolsDone(ended)

@@ -1,0 +1,108 @@
+"""The one Celery task, and the life of a worker process around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Any
+from uuid import UUID
+
+import structlog
+from celery import Celery
+
+from harness_common.broker.app import STEP_TASK, app
+from harness_common.broker.publish import Bell
+from harness_common.settings import settings
+from harness_common.store.db import DatabaseUnavailable
+from harness_worker.advance import answer, release_all
+from harness_worker.heartbeat import heartbeat_loop, signal_loop
+from harness_worker.pool import TaskPool, wait_for
+from harness_worker.runtime import Runtime, close_runtime, open_runtime
+
+log = structlog.get_logger()
+
+
+class Process:
+    """The runtime of this process and its background loops."""
+
+    def __init__(self, app: Celery, name: str) -> None:
+        self._app = app
+        self._name = name
+        self._loops: list[asyncio.Task[Any]] = []
+        self.runtime: Runtime | None = None
+
+    async def start(self) -> None:
+        """Connect and start heartbeat, signals and the live stream."""
+        self.runtime = await open_runtime(settings(), Bell(self._app), self._name)
+        self._loops = [
+            asyncio.create_task(loop)
+            for loop in (
+                heartbeat_loop(self.runtime),
+                signal_loop(self.runtime),
+                self.runtime.live.run(),
+            )
+        ]
+        log.info(
+            "worker.started", worker=str(self.runtime.worker), name=self._name, pid=os.getpid()
+        )
+
+    async def stop(self) -> None:
+        """Take nothing more; wait out the grace; hand over model steps and reads; await started writes."""
+        runtime = self.runtime
+        if runtime is None:
+            return
+        runtime.stopping = True
+        log.info("worker.stopping", held=len(runtime.held))
+        await _until_idle(runtime, runtime.settings.worker.grace_s)
+        release_all(runtime)
+        await _until_idle(runtime, 60.0)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.to_thread(runtime.bell.close)
+        with contextlib.suppress(DatabaseUnavailable):
+            await close_runtime(runtime)
+        log.info("worker.stopped", steps=runtime.counters.steps, held=len(runtime.held))
+
+
+async def _until_idle(runtime: Runtime, limit_s: float) -> None:
+    """Wait until nothing is held, at most `limit_s`."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            while runtime.held:
+                await asyncio.sleep(0.05)
+
+
+process = Process(app, os.environ.get("HARNESS_WORKER_NAME", f"steps-{os.getpid()}"))
+TaskPool.on_loop_start = process.start
+TaskPool.on_loop_stop = process.stop
+
+
+@app.task(name=STEP_TASK, ignore_result=True, acks_late=False)  # type: ignore[untyped-decorator]
+def step(tenant_id: str, run_id: str, version: int) -> str:
+    """Answer a doorbell: look at this run, and do its next step if it is still to do."""
+    assert process.runtime is not None
+    outcome: str = wait_for(
+        answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version)
+    )
+    return outcome
+
+
+def main() -> None:
+    """Run one worker process in the foreground (started by the supervisor in `__main__`)."""
+    config = settings()
+    os.environ["CELERY_CUSTOM_WORKER_POOL"] = "harness_worker.pool:TaskPool"
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    events = ["-E"] if config.worker.task_events else []
+    app.worker_main(
+        [
+            "worker", "-P", "custom", "--concurrency", str(config.worker.concurrency),
+            "-Q", ",".join(config.worker.queues), "-n", f"{process._name}@%h",
+            "--without-mingle", "--without-gossip", "--loglevel", "WARNING", *events,
+        ]
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
