@@ -32,7 +32,13 @@ from harness_common.core.run import (
     wake_at,
 )
 from harness_common.store import json_codec
-from harness_common.store.apply import RING_AFTER_S, apply, encode_snapshot, lock_run
+from harness_common.store.apply import (
+    RING_AFTER_S,
+    apply,
+    encode_snapshot,
+    lock_run,
+)
+from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun
@@ -74,9 +80,12 @@ class Started:
     doorbell: Doorbell | None = None
 
 
-async def start_run(db: Database, tenant_id: UUID, request: StartRun) -> Started:
+async def start_run(
+    db: Database, tenant_id: UUID, request: StartRun, *, actor: Actor | None = None
+) -> Started:
     """Accept a run: queued, or running at once when the tenant has room and nobody waits before it.
 
+    With an `actor` the audit trail gets a row in the same transaction.
     Raises `NotFound` (agent, session), `Conflict` (closed or busy session, key used for another body).
     """
     async with db.tenant_transaction(tenant_id) as conn:
@@ -89,11 +98,22 @@ async def start_run(db: Database, tenant_id: UUID, request: StartRun) -> Started
         spec = AgentSpec.model_validate(begin["spec"])
         first = user(request.input)
         state = RunState(limits=_limits(spec, request, begin["now"]), messages=1)
-        return await _insert(db, conn, tenant_id, begin, spec, request, state, (first,))
+        started = await _insert(db, conn, tenant_id, begin, spec, request, state, (first,))
+        if actor is not None:
+            detail = {"agent": f"{begin['agent_name']}@{begin['agent_version']}"}
+            entry = Entry("run.create", encode("run", started.run_id), detail)
+            await record(conn, tenant_id, actor, entry, db.timeout_s)
+        return started
 
 
 async def retry_run(
-    db: Database, tenant_id: UUID, run_id: UUID, *, created_by: str, trace_id: str = ""
+    db: Database,
+    tenant_id: UUID,
+    run_id: UUID,
+    *,
+    created_by: str,
+    trace_id: str = "",
+    actor: Actor | None = None,
 ) -> Started:
     """Make a new run that goes on from the last checkpoint of a finished one; recorded effects are not run again.
 
@@ -126,7 +146,12 @@ async def retry_run(
             await checkpoint_state(conn, source, source.state.step, db.timeout_s),
             limits=_limits(spec, request, begin["now"]),
         )
-        return await _insert(db, conn, tenant_id, begin, spec, request, state, (), source=source)
+        started = await _insert(db, conn, tenant_id, begin, spec, request, state, (), source=source)
+        if actor is not None:
+            detail = {"made": encode("run", started.run_id)}
+            entry = Entry("run.retry", encode("run", run_id), detail)
+            await record(conn, tenant_id, actor, entry, db.timeout_s)
+        return started
 
 
 async def _begin(db: Database, conn: Connection, tenant_id: UUID, request: StartRun) -> Row:
@@ -296,7 +321,13 @@ class Cancelled:
 
 
 async def cancel_run(
-    db: Database, tenant_id: UUID, run_id: UUID, *, by: str, reason: str = ""
+    db: Database,
+    tenant_id: UUID,
+    run_id: UUID,
+    *,
+    by: str,
+    reason: str = "",
+    actor: Actor | None = None,
 ) -> Cancelled:
     """Ask a run to stop: at once when nobody owns it, else at its owner's next safe point. Safe to repeat.
 
@@ -325,11 +356,12 @@ async def cancel_run(
             },
             db.timeout_s,
         )
-        applied = await apply(
-            conn, run, transition, now=now, timeout_s=db.timeout_s, input_delta=1
-        )
+        applied = await apply(conn, run, transition, now=now, timeout_s=db.timeout_s, input_delta=1)
         if applied is None:
             raise Conflict("the run changed while it was locked", run_id=encode("run", run_id))
+        if actor is not None:
+            entry = Entry("run.cancel", encode("run", run_id), {"reason": reason})
+            await record(conn, tenant_id, actor, entry, db.timeout_s)
         return Cancelled(applied.run.state.status, applied.run.claimed_by)
 
 

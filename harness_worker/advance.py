@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import Any
 from uuid import UUID, uuid4
 
 import structlog
@@ -16,11 +17,12 @@ import structlog
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import HarnessError, LostOwnership
+from harness_common.core.message import Message
 from harness_common.core.retry import classify
-from harness_common.core.run import TERMINAL, Input, Released, StepDone, StepFailed
-from harness_common.core.step import TOOLS, Failure, StepCancelled
+from harness_common.core.run import TERMINAL, Input, Released, Status, StepDone, StepFailed
+from harness_common.core.step import Failure, StepCancelled
 from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
-from harness_common.store.claim import Claimed, claim, load, load_history
+from harness_common.store.claim import Claimed, Want, fresh_calls, load_history
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from harness_worker.runtime import Held, Runtime
@@ -47,15 +49,13 @@ async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) 
         if not await _take_lease(runtime, held):
             runtime.counters.lease_held += 1
             return "lease held"
-        claimed = await claim(
-            runtime.db, tenant_id, run_id, version,
-            claim_id=claim_id, worker=runtime.worker, hold_s=runtime.settings.worker.step_timeout_s,
-        )  # fmt: skip
+        have = len(runtime.known_messages(run_id))
+        claimed = await runtime.claims(Want(tenant_id, run_id, version, claim_id, have))
         if claimed is None:
             runtime.counters.claim_missed += 1
             return "nothing to do"
         _note_claim(runtime, claimed)
-        last = await _work(runtime, held, claimed.run)
+        last = await _work(runtime, held, claimed)
         if last.should_ring:
             bell = _doorbell(last.run)
         return str(last.run.state.status)
@@ -84,8 +84,8 @@ async def _take_lease(runtime: Runtime, held: Held) -> bool:
 async def _release_lease(runtime: Runtime, held: Held) -> None:
     try:
         await runtime.leases.release(held.run_id, held.lease)
-    except RedisFault:
-        return  # it expires
+    except RedisFault as error:
+        log.warning("lease.release_failed", run_id=str(held.run_id), error=repr(error))
 
 
 def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
@@ -95,10 +95,13 @@ def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
         runtime.counters.queue_age_s = max(runtime.counters.queue_age_s, age_s)
 
 
-async def _work(runtime: Runtime, held: Held, run: StoredRun) -> Applied:
+async def _work(runtime: Runtime, held: Held, claimed: Claimed) -> Applied:
     """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and committed on its own."""
     settings = runtime.settings
     until = time.monotonic() + settings.worker.turn_ms / 1000
+    run = claimed.run
+    messages = runtime.known_messages(run.id)[: run.state.messages] + claimed.messages
+    calls = claimed.calls
     done = 0
     while True:
         done += 1
@@ -111,23 +114,31 @@ async def _work(runtime: Runtime, held: Held, run: StoredRun) -> Applied:
         keep = (
             NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
         )
-        applied = await _one_step(runtime, held, run, keep)
-        runtime.counters.steps += applied.run.state.step > run.state.step
-        _notice(runtime, applied)
+        applied = await _one_step(runtime, held, run, messages, calls, keep)
+        messages += applied.transition.messages
+        _after_commit(runtime, run, applied, messages)
         if applied.run.claim_id is None or keep is None:
             return applied
         held.claim_id = keep.claim_id
         run = applied.run
+        calls = fresh_calls(applied) if applied.transition.proposed else ()
 
 
 async def _one_step(
-    runtime: Runtime, held: Held, run: StoredRun, keep: NextClaim | None
+    runtime: Runtime,
+    held: Held,
+    run: StoredRun,
+    messages: tuple[Message, ...],
+    calls: tuple[dict[str, Any], ...],
+    keep: NextClaim | None,
 ) -> Applied:
-    """Load, run and commit one step."""
+    """Run and commit one step over a context frozen now."""
     started_at = runtime.clock.now()
     record = StepRecord(started_at, runtime.worker)
     try:
-        ctx = await _context(runtime, held, run, record)
+        history = await load_history(runtime.db, run) if run.prev_run_id else ()
+        spec = await runtime.agent(run)
+        ctx = StepContext(run, spec, history, messages, calls, started_at, runtime, held)
         outcome = await _run_step(runtime, held, ctx)
     except HarnessError as error:
         if isinstance(error, LostOwnership | DatabaseUnavailable):
@@ -135,27 +146,9 @@ async def _one_step(
         outcome = StepFailed(classify(error), started_at, random.random())  # noqa: S311
     if isinstance(outcome, Released):
         keep = None
-    applied = await settle(
-        runtime.db, run, [outcome], now=runtime.clock.now(), step=record, keep=keep
+    return await settle(
+        runtime.db, runtime.commits, run, [outcome], now=runtime.clock.now(), step=record, keep=keep
     )
-    _remember(runtime, run, applied)
-    return applied
-
-
-async def _context(
-    runtime: Runtime, held: Held, run: StoredRun, record: StepRecord
-) -> StepContext:
-    """Freeze what the step may know. Messages that this process committed itself are not read again."""
-    known = runtime.known_messages(run.id)[: run.state.messages]
-    ledger = run.state.next_kind == TOOLS
-    calls: tuple[dict[str, object], ...] = ()
-    if ledger or len(known) < run.state.messages:
-        loaded = await load(runtime.db, run, have=len(known), ledger=ledger)
-        known, calls = known + loaded.messages, loaded.calls
-        runtime.remember(run.id, known)
-    history = await load_history(runtime.db, run) if run.prev_run_id else ()
-    spec = await runtime.agent(run)
-    return StepContext(run, spec, history, known, calls, record.started_at, runtime, held)
 
 
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
@@ -195,21 +188,20 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
         held.task = None
 
 
-def _remember(runtime: Runtime, run: StoredRun, applied: Applied) -> None:
-    if applied.run.state.status in TERMINAL:
+def _after_commit(
+    runtime: Runtime, run: StoredRun, applied: Applied, messages: tuple[Message, ...]
+) -> None:
+    """Remember what the next step needs, and tell whoever watches that there are new events."""
+    state = applied.run.state
+    runtime.counters.steps += state.step > run.state.step
+    if state.status in TERMINAL:
         runtime.forget(run.id)
-    elif applied.transition.messages:
-        known = runtime.known_messages(run.id)
-        if len(known) == run.state.messages:
-            runtime.remember(run.id, known + applied.transition.messages)
-
-
-def _notice(runtime: Runtime, applied: Applied) -> None:
-    """Tell whoever watches that there are new events to read."""
+    elif len(messages) == state.messages:
+        runtime.remember(run.id, messages)
     last = applied.first_seq + len(applied.transition.events) - 1
-    runtime.live.emit(
-        applied.run.id, {"type": "committed", "seq": last, "status": str(applied.run.state.status)}
-    )
+    runtime.live.emit(run.id, {"type": "committed", "seq": last, "status": str(state.status)})
+    if state.status is not Status.RUNNING:
+        runtime.live.nudge()
 
 
 def _doorbell(run: StoredRun) -> Doorbell:

@@ -16,7 +16,7 @@ from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
 from harness_common.core.run import Released
 from harness_common.core.run import advance as advance_state
-from harness_common.store.apply import apply, read_run
+from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.runtime import Runtime
 
@@ -47,13 +47,26 @@ async def beat(runtime: Runtime) -> None:
             request_cancel(runtime, row["run_id"])
         elif row["run_id"] not in runtime.held:
             await give_back(runtime, row["tenant_id"], row["run_id"], row["claim_id"])
+    await renew_leases(runtime)
+
+
+async def renew_leases(runtime: Runtime) -> None:
+    """Extend the leases of all held runs, and set again those that vanished (a flushed or restarted Redis)."""
+    held = list(runtime.held.values())
     try:
-        lost = await runtime.leases.renew((h.run_id, h.lease) for h in held)
+        taken, vanished = await runtime.leases.renew((h.run_id, h.lease) for h in held)
+        for run_id in vanished:
+            holding = runtime.held.get(run_id)
+            if holding is None:
+                continue
+            await runtime.leases.take(run_id, holding.lease)
+            if runtime.held.get(run_id) is not holding:  # released meanwhile: leave nothing behind
+                await runtime.leases.release(run_id, holding.lease)
     except RedisFault as error:
         log.warning("lease.renewal_failed", error=str(error), held=len(held))
-    else:
-        if lost:
-            log.warning("lease.taken_over", run_ids=[str(r) for r in lost])
+        return
+    if taken:
+        log.warning("lease.taken_over", run_ids=[str(r) for r in taken])
 
 
 def request_cancel(runtime: Runtime, run_id: UUID) -> None:
@@ -71,8 +84,8 @@ async def give_back(runtime: Runtime, tenant_id: UUID, run_id: UUID, claim_id: U
     now = runtime.clock.now()
     transition = advance_state(run.state, [Released("claim without a worker")], now)
     async with runtime.db.connection() as conn:
-        applied = await apply(
-            conn, run, transition, now=now, timeout_s=runtime.db.timeout_s
+        (applied,) = await apply(
+            conn, [Write(run, transition, now)], timeout_s=runtime.db.timeout_s
         )
     if applied is not None and applied.should_ring:
         runtime.bell.ring(

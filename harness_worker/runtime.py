@@ -12,12 +12,15 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 from uuid import UUID, uuid4
 
 import httpx
+import psycopg
 from redis.asyncio import Redis
 
+from harness_common.batch import Batcher
 from harness_common.blobs.local import LocalBlobs
 from harness_common.broker.publish import Bell
 from harness_common.contracts.agent import AgentSpec
@@ -28,6 +31,8 @@ from harness_common.coord.redis import connect
 from harness_common.core.errors import Permanent
 from harness_common.core.message import Message
 from harness_common.settings import Settings
+from harness_common.store.apply import Applied, Write, group_commit
+from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 from harness_worker.models.http import shared_client
@@ -112,6 +117,8 @@ class Runtime:
     models: ModelRegistry
     tools: ToolRegistry
     blobs: LocalBlobs
+    claims: Batcher[Want, Claimed | None]
+    commits: Batcher[Write, Applied | None]
     threads: ToolThreads = field(default_factory=ToolThreads)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -181,6 +188,11 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         models=ModelRegistry(settings, http),
         tools=ToolRegistry.from_settings(settings),
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
+        claims=Batcher(
+            partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
+            alone_on=(psycopg.Error,),
+        ),
+        commits=group_commit(db),
     )
     row = await db.fetch_one(
         "worker_register",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -29,13 +29,13 @@ class Process:
 
     def __init__(self, app: Celery, name: str) -> None:
         self._app = app
-        self._name = name
+        self.name = name
         self._loops: list[asyncio.Task[Any]] = []
         self.runtime: Runtime | None = None
 
     async def start(self) -> None:
         """Connect and start heartbeat, signals and the live stream."""
-        self.runtime = await open_runtime(settings(), Bell(self._app), self._name)
+        self.runtime = await open_runtime(settings(), Bell(self._app), self.name)
         self._loops = [
             asyncio.create_task(loop)
             for loop in (
@@ -45,7 +45,7 @@ class Process:
             )
         ]
         log.info(
-            "worker.started", worker=str(self.runtime.worker), name=self._name, pid=os.getpid()
+            "worker.started", worker=str(self.runtime.worker), name=self.name, pid=os.getpid()
         )
 
     async def stop(self) -> None:
@@ -63,7 +63,7 @@ class Process:
         await asyncio.to_thread(runtime.bell.close)
         with contextlib.suppress(DatabaseUnavailable):
             await close_runtime(runtime)
-        log.info("worker.stopped", steps=runtime.counters.steps, held=len(runtime.held))
+        log.info("worker.stopped", held=len(runtime.held), **asdict(runtime.counters))
 
 
 async def _until_idle(runtime: Runtime, limit_s: float) -> None:
@@ -87,22 +87,3 @@ def step(tenant_id: str, run_id: str, version: int) -> str:
         answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version)
     )
     return outcome
-
-
-def main() -> None:
-    """Run one worker process in the foreground (started by the supervisor in `__main__`)."""
-    config = settings()
-    os.environ["CELERY_CUSTOM_WORKER_POOL"] = "harness_worker.pool:TaskPool"
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    events = ["-E"] if config.worker.task_events else []
-    app.worker_main(
-        [
-            "worker", "-P", "custom", "--concurrency", str(config.worker.concurrency),
-            "-Q", ",".join(config.worker.queues), "-n", f"{process._name}@%h",
-            "--without-mingle", "--without-gossip", "--loglevel", "WARNING", *events,
-        ]
-    )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,29 @@
+"""The routes, one file a resource. A new one is added to this list."""
+
+from typing import Final
+
+from fastapi import APIRouter
+
+from harness_api.routes import (
+    agents,
+    api_keys,
+    artifacts,
+    health,
+    run_details,
+    run_events,
+    runs,
+    sessions,
+    tenant,
+)
+
+ROUTERS: Final[tuple[APIRouter, ...]] = (
+    runs.router,
+    run_events.router,
+    run_details.router,
+    artifacts.router,
+    agents.router,
+    sessions.router,
+    api_keys.router,
+    tenant.router,
+    health.router,
+)

@@ -20,8 +20,12 @@ PRIORITY_STEPS: Final = (0, 3, 6, 9)
 def celery_config(config: Settings) -> dict[str, Any]:
     """Build the Celery configuration from ours."""
     names = dict.fromkeys(("steps.default", *config.worker.queues))
+    broker_url = config.broker_url or config.require_redis_url()
+    on_redis = broker_url.startswith("redis")
     return {
-        "broker_url": config.broker_url or config.require_redis_url(),
+        "broker_url": broker_url,
+        "broker_transport": "harness_common.broker.redis_transport:Transport" if on_redis else None,
+        "worker_disable_prefetch": on_redis,
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "task_ignore_result": True,

@@ -19,6 +19,7 @@ from harness_common.broker.app import STEP_TASK
 
 log = structlog.get_logger()
 _LIMIT: Final = 100_000
+_BATCH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,33 @@ class Bell:
 
     def _loop(self) -> None:
         producer = None
-        while (bell := self._queue.get()) is not None:
+        open_ = True
+        while open_:
+            bells, open_ = self._gather()
             try:
                 if producer is None:
                     producer = self._app.amqp.Producer(self._app.connection_for_write())
-                self._send(producer, bell)
-                self.rung += 1
+                with producer.batch():
+                    for bell in bells:
+                        self._send(producer, bell)
+                self.rung += len(bells)
             except Exception as error:  # noqa: BLE001 - any broker failure means the same: not rung
-                self.lost += 1
+                self.lost += len(bells)
                 log.warning(
-                    "doorbell.lost", run_id=str(bell.run_id), error=f"{type(error).__name__}: {error}"
+                    "doorbell.lost", count=len(bells), error=f"{type(error).__name__}: {error}"[:300]
                 )
                 producer = None
+
+    def _gather(self) -> tuple[list[Doorbell], bool]:
+        """Wait for a doorbell and take those that wait behind it; False once `close` was called."""
+        bells: list[Doorbell] = []
+        bell = self._queue.get()
+        while bell is not None:
+            bells.append(bell)
+            if len(bells) >= _BATCH or self._queue.empty():
+                return bells, True
+            bell = self._queue.get()
+        return bells, False
 
     def _send(self, producer: object, bell: Doorbell) -> None:
         self._app.send_task(

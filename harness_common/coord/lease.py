@@ -1,16 +1,18 @@
 """The lease: keeps two workers from doing the same work. Safety never rests on it (see `store.claim`).
 
 `SET key worker:claim_id NX PX`, renewed by the heartbeat, deleted only by whoever's value it holds. Redis may be flushed at any
-moment; the next heartbeat sets the key again.
+moment; the heartbeat sets the keys again. Calls made at the same moment share a round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 from uuid import UUID
 
 from redis.asyncio import Redis
+
+from harness_common.batch import Batcher
 
 _RELEASE: Final = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
@@ -23,11 +25,9 @@ return 0
 """
 _RENEW: Final = """
 local held = redis.call('GET', KEYS[1])
-if held == ARGV[1] or not held then
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-    return 1
-end
-return 0
+if held == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+if held then return 0 end
+return -1
 """
 
 
@@ -41,6 +41,8 @@ class Leases:
         self._release = redis.register_script(_RELEASE)
         self._break = redis.register_script(_BREAK)
         self._renew = redis.register_script(_RENEW)
+        self._takes: Batcher[tuple[UUID, str], bool] = Batcher(self._take_all)
+        self._releases: Batcher[tuple[UUID, str], bool] = Batcher(self._release_all)
 
     def key(self, run_id: UUID) -> str:
         """Name the key of a run's lease."""
@@ -48,23 +50,48 @@ class Leases:
 
     async def take(self, run_id: UUID, owner: str) -> bool:
         """Take the lease; False when another owner holds it."""
-        return bool(await self._redis.set(self.key(run_id), owner, nx=True, px=self._ms))
+        return await self._takes((run_id, owner))
 
     async def release(self, run_id: UUID, owner: str) -> None:
         """Give the lease back if `owner` still holds it."""
-        await self._release(keys=[self.key(run_id)], args=[owner])
+        await self._releases((run_id, owner))
+
+    async def _take_all(self, wanted: Sequence[tuple[UUID, str]]) -> list[bool]:
+        if len(wanted) == 1:
+            run_id, owner = wanted[0]
+            return [bool(await self._redis.set(self.key(run_id), owner, nx=True, px=self._ms))]
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id, owner in wanted:
+            pipe.set(self.key(run_id), owner, nx=True, px=self._ms)
+        return [bool(answer) for answer in await pipe.execute()]
+
+    async def _release_all(self, held: Sequence[tuple[UUID, str]]) -> list[bool]:
+        if len(held) == 1:
+            run_id, owner = held[0]
+            return [bool(await self._release(keys=[self.key(run_id)], args=[owner]))]
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id, owner in held:
+            await self._release(keys=[self.key(run_id)], args=[owner], client=pipe)
+        return [bool(answer) for answer in await pipe.execute()]
 
     async def break_lease(self, run_id: UUID, worker: UUID) -> None:
         """Delete the lease of a dead worker process, and only that."""
         await self._break(keys=[self.key(run_id)], args=[f"{worker.hex}:"])
 
-    async def renew(self, held: Iterable[tuple[UUID, str]]) -> list[UUID]:
-        """Extend leases in one round trip, setting those that vanished; return those that others hold."""
+    async def renew(self, held: Iterable[tuple[UUID, str]]) -> tuple[list[UUID], list[UUID]]:
+        """Extend leases in one round trip; return the runs whose lease another holds, and those whose lease vanished.
+
+        A vanished lease is not set again here: it may have been released a moment ago. The caller knows.
+        """
         pairs = list(held)
         if not pairs:
-            return []
+            return [], []
         pipe = self._redis.pipeline(transaction=False)
         for run_id, owner in pairs:
             await self._renew(keys=[self.key(run_id)], args=[owner, self._ms], client=pipe)
-        answers = await pipe.execute()
-        return [run_id for (run_id, _), ok in zip(pairs, answers, strict=True) if not ok]
+        answers: list[Any] = await pipe.execute()
+        codes = dict(zip((run_id for run_id, _ in pairs), answers, strict=True))
+        return (
+            [run_id for run_id, code in codes.items() if code == 0],
+            [run_id for run_id, code in codes.items() if code == -1],
+        )

@@ -27,6 +27,7 @@ class LiveStream:
         self._interval_s = interval_s
         self._pending: deque[tuple[UUID, dict[str, Any]]] = deque(maxlen=_LIMIT)
         self._some = asyncio.Event()
+        self._nudge = False
         self.dropped = 0
 
     def emit(self, run_id: UUID, event: dict[str, Any]) -> None:
@@ -45,6 +46,11 @@ class LiveStream:
                 return
         self.emit(run_id, {"type": "answer.delta", "step": step, "text": text})
 
+    def nudge(self) -> None:
+        """Wake the scheduler with the next batch: a slot is free, or a timer was set."""
+        self._nudge = True
+        self._some.set()
+
     async def run(self) -> None:
         """Publish until cancelled."""
         while True:
@@ -55,6 +61,9 @@ class LiveStream:
             pipe = self._redis.pipeline(transaction=False)
             for run_id, event in batch:
                 pipe.publish(f"{self._prefix}:live:{run_id.hex}", orjson.dumps(event))
+            if self._nudge:
+                self._nudge = False
+                pipe.publish(f"{self._prefix}:scheduler:nudge", b"{}")
             try:
                 await pipe.execute()
             except RedisFault:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
 
-from harness_common.core.message import Message, ToolResult
+from harness_common.core.message import Message, ToolResult, ToolUse
 
 
 def closed_history(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -13,26 +14,24 @@ def closed_history(messages: Sequence[Message]) -> tuple[Message, ...]:
     A run that was cancelled or failed leaves such orphans; providers refuse a conversation that has one.
     """
     out: list[Message] = []
-    for i, message in enumerate(messages):
+    asked: tuple[ToolUse, ...] = ()
+    for message in messages:
+        answered = {b.tool_use_id for b in message.content if isinstance(b, ToolResult)}
+        missing = _cancelled(asked, answered)
+        if missing and answered:
+            message = replace(message, content=message.content + missing)  # noqa: PLW2901
+        elif missing:
+            out.append(Message("tool", missing))
         out.append(message)
-        uses = message.tool_uses()
-        if not uses:
-            continue
-        following = messages[i + 1] if i + 1 < len(messages) else None
-        answered = (
-            {b.tool_use_id for b in following.content if isinstance(b, ToolResult)}
-            if following is not None
-            else set()
-        )
-        missing = [u for u in uses if u.id not in answered]
-        if missing and not answered:
-            out.append(
-                Message(
-                    "tool",
-                    tuple(
-                        ToolResult(u.id, "The run ended before this call.", True, "CANCELLED")
-                        for u in missing
-                    ),
-                )
-            )
+        asked = message.tool_uses()
+    if asked:
+        out.append(Message("tool", _cancelled(asked, frozenset())))
     return tuple(out)
+
+
+def _cancelled(asked: tuple[ToolUse, ...], answered: Set[str]) -> tuple[ToolResult, ...]:
+    return tuple(
+        ToolResult(u.id, "The run ended before this call.", True, "CANCELLED")
+        for u in asked
+        if u.id not in answered
+    )

@@ -43,7 +43,9 @@ def retry_in_s(rule: RetryRule, failure: Failure, failures: int, jitter: float) 
             if failure.retry_after_s is None:
                 return patience
             # Jitter is added, never taken away: nobody calls before Retry-After (INV14).
-            return failure.retry_after_s + min(1.0, 0.1 * failure.retry_after_s) * jitter
+            # "Retry-After: 0" is no leave for a hot loop.
+            wait_s = failure.retry_after_s + min(1.0, 0.1 * failure.retry_after_s) * jitter
+            return max(wait_s, 0.1 * rule.base_s)
         case "transient":
             return None if failures >= rule.max_attempts else backoff_s(rule, failures, jitter)
         case other:

@@ -249,7 +249,7 @@ def advance(state: RunState, inputs: Sequence[Input], now: datetime) -> Transiti
             folded.events + nxt.events,
             folded.messages + nxt.messages,
             folded.outcomes + nxt.outcomes,
-            nxt.proposed,
+            folded.proposed or nxt.proposed,
         )
     after = folded.state
     if after.status is not state.status or after.step != state.step:
@@ -383,14 +383,18 @@ def _model_answered(
         return _final_answer(done, answer, now)
     if state.cancel_requested:
         return _then(done, _end(nxt, Status.CANCELLED, "cancelled", now))
-    over = exceeded(nxt.limits, nxt.input_tokens + nxt.output_tokens, nxt.cost_usd)
-    if over is None and nxt.turn >= nxt.limits.max_turns:
-        over = "max_iterations_exceeded"
+    if nxt.turn >= nxt.limits.max_turns:
+        return _within_limits(done, now, "max_iterations_exceeded")
+    return _within_limits(done, now)
+
+
+def _within_limits(done: Transition, now: datetime, also: str | None = None) -> Transition:
+    """Stop a run that has used up a cap (or `also`), after the step that did so is recorded."""
+    nxt = done.state
+    over = exceeded(nxt.limits, nxt.input_tokens + nxt.output_tokens, nxt.cost_usd) or also
     if over is None and nxt.limits.deadline is not None and now >= nxt.limits.deadline:
         over = "deadline_exceeded"
-    if over is not None:
-        return _then(done, _give_up(nxt, over, now))
-    return done
+    return done if over is None else _then(done, _give_up(nxt, over, now))
 
 
 def _final_answer(done: Transition, answer: ModelAnswered, now: datetime) -> Transition:
@@ -422,7 +426,7 @@ def _tools_done(
     done = Transition(nxt, events, (_results_message(outcomes),), outcomes)
     if state.cancel_requested:
         return _then(done, _end(nxt, Status.CANCELLED, "cancelled", now))
-    return done
+    return _within_limits(done, now)
 
 
 def _tools_unknown(
@@ -456,7 +460,8 @@ def _delay(
     """Let the run wait until `until`, or fail it now if its own deadline comes first."""
     deadline = state.limits.deadline
     if deadline is not None and until > deadline:
-        return _give_up(replace(state, not_before=None), "deadline_exceeded", now)
+        ended = _give_up(replace(state, not_before=None), "deadline_exceeded", now)
+        return replace(ended, outcomes=outcomes)
     event = Event(ev.RUN_DELAYED, {"why": why, "until": until.isoformat()}, number)
     return Transition(state, (event,), outcomes=outcomes)
 

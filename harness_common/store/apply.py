@@ -1,6 +1,6 @@
 """The one writer: the only code that changes what a run is.
 
-`apply` turns a `Transition` into one statement (`sql/commit.sql`): compare what the writer saw, write run, checkpoint, events,
+`apply` turns transitions into one statement (`sql/commit.sql`): compare what the writer saw, write run, checkpoint, events,
 messages, ledger and slot, in one round trip and one fsync. `settle` does it for an owner, and survives outside inputs that
 came meanwhile (INV20) and a reply that got lost (INV10).
 """
@@ -8,6 +8,7 @@ came meanwhile (INV20) and a reply that got lost (INV10).
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,10 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+import psycopg
 import zstandard
 
+from harness_common.batch import Batcher
 from harness_common.core.errors import LostOwnership
 from harness_common.core.lease import Ownership
 from harness_common.core.message import Message, dumps
@@ -58,6 +61,21 @@ class NextClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """A transition over a run as it was seen."""
+
+    run: StoredRun
+    transition: Transition
+    now: datetime
+    step: StepRecord | None = None
+    """Set by an owner that commits a step's result."""
+    keep: NextClaim | None = None
+    input_delta: int = 0
+    """Outside inputs that the same transaction has written."""
+    snapshot_every: int = 20
+
+
+@dataclass(frozen=True, slots=True)
 class Applied:
     """The run as it is after the commit."""
 
@@ -88,8 +106,10 @@ def encode_snapshot(state: RunState) -> bytes:
     return zstandard.compress(json_codec.dumps(content(state)))
 
 
-def _snapshot(before: RunState, after: RunState, every: int) -> bytes | None:
-    return None if after.step == before.step or after.step % every else encode_snapshot(after)
+def _snapshot(before: RunState, after: RunState, every: int) -> str | None:
+    if after.step == before.step or after.step % every:
+        return None
+    return base64.b64encode(encode_snapshot(after)).decode()
 
 
 def _messages(first_n: int, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -107,7 +127,7 @@ def _proposals(step: int, message: Message) -> list[dict[str, Any]]:
             "tool_use_id": use.id,
             "name": use.name,
             # Arguments that were no JSON object are kept as the text they were; validation says so to the model.
-            "arguments": json_codec.dumps_text(use.input if use.raw is None else use.raw),
+            "arguments": json_codec.dumps_text(use.raw or use.input),
         }
         for i, use in enumerate(message.tool_uses())
     ]
@@ -135,30 +155,30 @@ def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]
     ]
 
 
-async def apply(
-    conn: Connection,
-    run: StoredRun,
-    transition: Transition,
-    *,
-    now: datetime,
-    timeout_s: float,
-    step: StepRecord | None = None,
-    keep: NextClaim | None = None,
-    input_delta: int = 0,
-    snapshot_every: int = 20,
-) -> Applied | None:
-    """Commit `transition` over `run` as it was seen; None when the row no longer is as it was seen.
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A write with everything derived from it, and its JSON."""
 
-    One statement: on its own it is a transaction of its own; inside an open transaction it is part of it. `input_delta`
-    counts outside inputs that the same transaction has written. `keep` claims the run again for the next step.
-    """
-    before, after = run.state, transition.state
-    moved = after.version != before.version
-    keep = keep if transition.ready else None
-    rings = 1 if transition.ready and keep is None else 0
-    attempt = run.attempt if after.step == before.step and after.status == before.status else 0
-    wait_s = keep.hold_s if keep else RING_AFTER_S
-    body: dict[str, Any] = {
+    write: Write
+    claim_id: UUID | None
+    new_claim: bool
+    attempt: int
+    rings: int
+    body: bytes
+
+
+def _prepare(write: Write) -> _Prepared:
+    run, step, keep = write.run, write.step, write.keep
+    before, after = run.state, write.transition.state
+    if not write.transition.ready:
+        keep = None
+    same_step = after.step == before.step and after.status == before.status
+    attempt = (run.attempt if same_step else 0) + (keep is not None)
+    rings = 1 if write.transition.ready and keep is None else 0
+    # A commit clears the claim, except a cancel request over a running step, and one that goes on inline.
+    claim_id = keep.claim_id if keep else (run.claim_id if after.claimed else None)
+    events = write.transition.events
+    body = {
         "tenant_id": run.tenant_id,
         "run_id": run.id,
         "seen_version": before.version,
@@ -184,65 +204,79 @@ async def apply(
         "input_tokens": after.input_tokens,
         "output_tokens": after.output_tokens,
         "cost_usd": after.cost_usd,
-        "next_claim_id": _next_claim_id(run, after, keep),
+        "next_claim_id": claim_id,
         "new_claim": keep is not None,
         "committed_by": run.claim_id if step else None,
         "worker": keep.worker if keep else (step.worker if step else run.claimed_by),
-        "attempt": attempt + (keep is not None),
-        "wake_at": wake_at(after, now, wait_s),
+        "attempt": attempt,
+        "wake_at": wake_at(after, write.now, keep.hold_s if keep else RING_AFTER_S),
         "rings": rings,
         "terminal": after.status in TERMINAL,
         "slot_delta": holds_slot(after) - holds_slot(before),
-        "input_delta": input_delta,
-        "event_count": len(transition.events),
+        "input_delta": write.input_delta,
+        "event_count": len(events),
         "checkpoint": _checkpoint(before, after, run, step),
+        "snapshot": _snapshot(before, after, write.snapshot_every),
         "events": [
-            {"type": e.type, "step": e.step, "payload": e.payload, "at": e.at}
-            for e in transition.events
+            {"type": e.type, "step": e.step, "payload": e.payload, "at": e.at} for e in events
         ],
-        "messages": _messages(before.messages + 1, transition.messages),
-        "proposed": _proposals(after.step + 1, transition.messages[-1])
-        if transition.proposed
+        "messages": _messages(before.messages + 1, write.transition.messages),
+        "proposed": _proposals(after.step + 1, write.transition.messages[-1])
+        if write.transition.proposed
         else [],
-        "outcomes": _outcomes(before.step + 1, transition.outcomes),
+        "outcomes": _outcomes(before.step + 1, write.transition.outcomes),
     }
-    params = {
-        "t": json_codec.dumps_text(body),
-        "snapshot": _snapshot(before, after, snapshot_every) if moved else None,
-    }
-    rows = await run_sql(conn, "commit", params, timeout_s)
-    if not rows:
-        return None
-    return Applied(
-        _after(run, after, rows[0], keep, attempt, rings), transition, rows[0]["first_seq"], rows[0]["now"]
+    return _Prepared(
+        write, claim_id, keep is not None, attempt, rings, json_codec.dumps(body)
     )
 
 
-def _next_claim_id(run: StoredRun, after: RunState, keep: NextClaim | None) -> UUID | None:
-    """A commit clears the claim, except a cancel request over a running step and a commit that goes on inline."""
-    if keep is not None:
-        return keep.claim_id
-    return run.claim_id if after.claimed else None
-
-
-def _after(
-    run: StoredRun, after: RunState, row: Row, keep: NextClaim | None, attempt: int, rings: int
-) -> StoredRun:
-    claimed = keep is not None or after.claimed
-    return replace(
-        run,
-        state=replace(after, claimed=claimed),
+def _finish(prepared: _Prepared, row: Row) -> Applied:
+    write, after = prepared.write, prepared.write.transition.state
+    worker = write.keep.worker if prepared.new_claim and write.keep else write.run.claimed_by
+    run = replace(
+        write.run,
+        state=replace(after, claimed=prepared.claim_id is not None),
         fence=row["fence"],
-        claim_id=keep.claim_id if keep else (run.claim_id if after.claimed else None),
-        claimed_by=keep.worker if keep else (run.claimed_by if after.claimed else None),
+        claim_id=prepared.claim_id,
+        claimed_by=worker if prepared.claim_id else None,
         last_input_n=row["last_input_n"],
-        attempt=attempt + (keep is not None),
-        rings=rings,
+        attempt=prepared.attempt,
+        rings=prepared.rings,
     )
+    return Applied(run, write.transition, row["first_seq"], row["now"])
+
+
+async def apply(
+    conn: Connection, writes: Sequence[Write], *, timeout_s: float
+) -> list[Applied | None]:
+    """Commit transitions over runs as they were seen; None for each run that no longer is as it was seen.
+
+    One statement: on its own it is a transaction of its own; inside an open transaction it is part of it. A run may
+    appear once.
+    """
+    prepared = [_prepare(write) for write in writes]
+    body = b"[" + b",".join(p.body for p in prepared) + b"]"
+    rows = await run_sql(conn, "commit", {"writes": body.decode()}, timeout_s)
+    by_run = {row["run_id"]: row for row in rows}
+    return [
+        _finish(p, by_run[p.write.run.id]) if p.write.run.id in by_run else None for p in prepared
+    ]
+
+
+def group_commit(db: Database) -> Batcher[Write, Applied | None]:
+    """Return a committer that lets steps which end at the same time share a round trip and an fsync."""
+
+    async def work(writes: Sequence[Write]) -> list[Applied | None]:
+        async with db.connection() as conn:
+            return await apply(conn, writes, timeout_s=db.timeout_s)
+
+    return Batcher(work, largest=64, parallel=2, alone_on=(psycopg.Error,))
 
 
 async def settle(
     db: Database,
+    commit: Batcher[Write, Applied | None],
     run: StoredRun,
     inputs: Sequence[Input],
     *,
@@ -251,7 +285,7 @@ async def settle(
     keep: NextClaim | None = None,
     patience_s: float = 60.0,
 ) -> Applied:
-    """Commit what an owner's step gave, as its own transaction.
+    """Commit what an owner's step gave.
 
     When an outside input came meanwhile, the run is read again, advanced again and committed again: a finished step is
     never lost to it (INV20). When the reply to the commit was lost, the row tells whether it arrived (INV10). While
@@ -263,12 +297,9 @@ async def settle(
     pause_s = 0.05
     while True:
         transition = advance(run.state, inputs, now)
+        write = Write(run, transition, now, step, keep, snapshot_every=db.config.snapshot_every)
         try:
-            async with db.connection() as conn:
-                applied = await apply(
-                    conn, run, transition, now=now, timeout_s=db.timeout_s, step=step, keep=keep,
-                    snapshot_every=db.config.snapshot_every,
-                )  # fmt: skip
+            applied = await commit(write)
             if applied is not None:
                 return applied
             fresh = await read_run(db, run.tenant_id, run.id)

@@ -1,7 +1,8 @@
-"""Taking ownership of a run, and reading what its next step needs."""
+"""Taking ownership of runs, with what their next step needs, in one statement."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,72 +10,96 @@ from uuid import UUID
 
 from harness_common.core.context import closed_history
 from harness_common.core.message import Message, loads
-from harness_common.store.db import Database
+from harness_common.store import json_codec
+from harness_common.store.apply import Applied
+from harness_common.store.db import Database, Row
 from harness_common.store.rows import StoredRun, row_time, run_from_row
 
 
 @dataclass(frozen=True, slots=True)
+class Want:
+    """A run to claim at exactly `version`; `have` messages of it are known already."""
+
+    tenant_id: UUID
+    run_id: UUID
+    version: int
+    claim_id: UUID
+    have: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
-    """A run that this process owns now, and Postgres time at the claim."""
+    """A run that this process owns now, Postgres time at the claim, and what the next step needs."""
 
     run: StoredRun
     now: datetime
     rung_at: datetime | None
+    messages: tuple[Message, ...]
+    """Messages after those already known."""
+    calls: tuple[dict[str, Any], ...]
+    """Ledger rows of the coming tools step."""
 
 
 async def claim(
-    db: Database,
-    tenant_id: UUID,
-    run_id: UUID,
-    version: int,
-    *,
-    claim_id: UUID,
-    worker: UUID,
-    hold_s: float,
-) -> Claimed | None:
-    """Claim the run if it is ready at exactly `version`; None when somebody else has it or it moved on.
+    db: Database, wants: Sequence[Want], *, worker: UUID, hold_s: float
+) -> list[Claimed | None]:
+    """Claim runs; None for each that somebody else has or that moved on.
 
     `hold_s` is after how long the scheduler looks again. Commits asynchronously: a claim that a Postgres crash forgets is
-    safe, since the next one draws another claim id.
+    safe, since the next one draws another claim id. A lost reply leaves a claim nobody works on; the heartbeat finds it.
     """
-    row = await db.fetch_one(
+    rows = await db.fetch(
         "claim",
         {
-            "tenant_id": tenant_id,
-            "run_id": run_id,
-            "version": version,
-            "claim_id": claim_id,
+            "wants": json_codec.dumps_text(
+                [
+                    {
+                        "tenant_id": w.tenant_id,
+                        "run_id": w.run_id,
+                        "version": w.version,
+                        "claim_id": w.claim_id,
+                        "have": w.have,
+                    }
+                    for w in wants
+                ]
+            ),
             "worker": worker,
             "hold_s": hold_s,
         },
     )
-    return Claimed(run_from_row(row), row_time(row), row["rung_at"]) if row else None
+    got = {row["claim_id"]: _claimed(row) for row in rows}
+    return [got.get(w.claim_id) for w in wants]
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Messages after those already known, and the ledger rows of the coming step."""
-
-    messages: tuple[Message, ...]
-    calls: tuple[dict[str, Any], ...]
-
-
-async def load(db: Database, run: StoredRun, *, have: int, ledger: bool) -> Loaded:
-    """Read a run's messages `have + 1 …` and, when `ledger`, its tool calls of the coming step."""
-    row = await db.fetch_one(
-        "load",
-        {
-            "tenant_id": run.tenant_id,
-            "run_id": run.id,
-            "have": have,
-            "messages": run.state.messages,
-            "ledger": ledger,
-            "step": run.state.step + 1,
-        },
+def _claimed(row: Row) -> Claimed:
+    return Claimed(
+        run_from_row(row),
+        row_time(row),
+        row["rung_at"],
+        tuple(loads(text) for text in row["new_messages"] or ()),
+        tuple(row["calls"] or ()),
     )
-    assert row is not None
-    return Loaded(
-        tuple(loads(text) for text in row["messages"] or ()), tuple(row["calls"] or ())
+
+
+def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
+    """Return the ledger rows that a commit has just proposed, as `claim` would read them."""
+    empty = dict.fromkeys(
+        ("attempt_id", "resume_at", "result", "error_type", "trust", "effect", "tool_version")
+    )
+    return tuple(
+        empty
+        | {
+            "idx": i,
+            "tool_use_id": use.id,
+            "name": use.name,
+            "arguments": use.raw or use.input,
+            "status": "proposed",
+            "attempt": 0,
+            "artifacts": [],
+            "duration_ms": None,
+            "cost_usd": 0.0,
+        }
+        for i, use in enumerate(applied.transition.messages[-1].tool_uses())
     )
 
 
@@ -82,7 +107,5 @@ async def load_history(db: Database, run: StoredRun) -> tuple[Message, ...]:
     """Read the messages of the session's earlier runs, with every unanswered tool use answered as cancelled."""
     if run.prev_run_id is None:
         return ()
-    rows = await db.fetch(
-        "history", {"tenant_id": run.tenant_id, "prev_run_id": run.prev_run_id}
-    )
+    rows = await db.fetch("history", {"tenant_id": run.tenant_id, "prev_run_id": run.prev_run_id})
     return closed_history(tuple(loads(row["body"]) for row in rows))

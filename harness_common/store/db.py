@@ -81,7 +81,10 @@ class Database:
                 "connect_timeout": max(2, int(self.config.connect_timeout_s)),
                 "application_name": name,
                 "keepalives_idle": 10,
-                "options": "-c timezone=UTC -c statement_timeout="
+                # Hot statements are index look-ups whatever the statistics say: a plan made on an empty table must not
+                # become a sequential scan of a full one.
+                "options": "-c timezone=UTC -c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off "
+                "-c enable_hashjoin=off -c enable_mergejoin=off -c statement_timeout="
                 f"{int(self.timeout_s * 1000)} -c idle_in_transaction_session_timeout=30s",
             },
         )

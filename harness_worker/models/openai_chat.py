@@ -136,7 +136,8 @@ class OpenAIChat:
             async with deadline:
                 await self._ask(call, body, deadline)
         except TRANSPORT_ERRORS as error:
-            if not call.answer.done:  # after [DONE] only the drain can fail, which is nobody's loss
+            # After the finish only usage and the end of the body can be lost: the answer is whole.
+            if not call.answer.complete:
                 raise self._broken(call, deadline.expired(), error) from None
         if not call.answer.complete:
             raise Transient(

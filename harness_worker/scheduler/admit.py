@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from harness_common.core.run import Admit, advance
-from harness_common.store.apply import Applied, apply
+from harness_common.store.apply import Applied, Write, apply
 from harness_common.store.db import run_sql
 from harness_common.store.rows import run_from_row
 from harness_worker.scheduler.looper import Look, Shared
@@ -46,7 +46,7 @@ class AdmitLoop:
 
     async def _admit_tenant(self, tenant_id: Any) -> int:
         shared = self._shared
-        applied: list[Applied] = []
+        applied: list[Applied | None] = []
         async with shared.db.transaction() as conn:
             await shared.check_term(conn)
             slot = (await run_sql(conn, "slots_lock", {"tenant_id": tenant_id}, 10.0))[0]
@@ -56,17 +56,17 @@ class AdmitLoop:
             rows = await run_sql(
                 conn, "admit_pick", {"tenant_id": tenant_id, "limit": room}, shared.db.timeout_s
             )
+            writes = []
             for row in rows:
                 run = run_from_row(row)
-                transition = advance(run.state, [Admit()], slot["now"])
-                one = await apply(
-                    conn, run, transition, now=slot["now"], timeout_s=shared.db.timeout_s
+                writes.append(
+                    Write(run, advance(run.state, [Admit()], slot["now"]), slot["now"])
                 )
-                if one is not None:
-                    applied.append(one)
-        for one in applied:
+            applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
+        done = [one for one in applied if one is not None]
+        for one in done:
             shared.ring(one)
-        return len(applied)
+        return len(done)
 
     async def _grant(self) -> None:
         """Move blocks of the global limit to where they are wanted: take back first, then give."""

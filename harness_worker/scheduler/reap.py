@@ -14,7 +14,7 @@ import structlog
 
 from harness_common.coord.redis import RedisFault
 from harness_common.core.run import OwnerLost, advance
-from harness_common.store.apply import apply, lock_run
+from harness_common.store.apply import Write, apply, lock_run
 from harness_worker.scheduler.looper import Look, Shared
 
 log = structlog.get_logger()
@@ -128,8 +128,8 @@ class ReapLoop:
                 run, now = held
                 lost = OwnerLost(row["name"] or str(row["claimed_by"]), row["died_why"] or "unknown")
                 transition = advance(run.state, [lost], now)
-                applied = await apply(
-                    conn, run, transition, now=now, timeout_s=shared.db.timeout_s
+                (applied,) = await apply(
+                    conn, [Write(run, transition, now)], timeout_s=shared.db.timeout_s
                 )
             if applied is None:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness_common.core.run import Admit, Input, TimerDue, advance
-from harness_common.store.apply import Applied, apply
+from harness_common.store.apply import Applied, Write, apply
 from harness_common.store.db import run_sql
 from harness_common.store.rows import run_from_row
 from harness_worker.scheduler.looper import Look, Shared
@@ -32,7 +32,7 @@ class WakeLoop:
 
     async def _wake_tenant(self, tenant_id: Any, batch: int, others_wait: bool) -> int:
         shared = self._shared
-        applied: list[Applied] = []
+        applied: list[Applied | None] = []
         async with shared.db.transaction() as conn:
             await shared.check_term(conn)
             slot = (await run_sql(conn, "slots_lock", {"tenant_id": tenant_id}, 10.0))[0]
@@ -40,17 +40,15 @@ class WakeLoop:
             rows = await run_sql(
                 conn, "wake_pick", {"tenant_id": tenant_id, "limit": batch}, shared.db.timeout_s
             )
+            writes = []
             for row in rows:
                 run = run_from_row(row)
                 inputs: list[Input] = [TimerDue()]
-                if room > len(applied):
+                if room > len(writes):
                     inputs.append(Admit())
-                transition = advance(run.state, inputs, slot["now"])
-                one = await apply(
-                    conn, run, transition, now=slot["now"], timeout_s=shared.db.timeout_s
-                )
-                if one is not None:
-                    applied.append(one)
-        for one in applied:
+                writes.append(Write(run, advance(run.state, inputs, slot["now"]), slot["now"]))
+            applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
+        done = [one for one in applied if one is not None]
+        for one in done:
             shared.ring(one)
-        return len(applied)
+        return len(done)

@@ -352,6 +352,20 @@ def test_first_token_timeout_covers_the_wait_for_headers_and_ends_with_reasoning
     assert fails(Transient, thinking, request).error_code == "MODEL_TIMEOUT"
 
 
+def test_a_whole_answer_outlives_a_server_that_hangs_after_the_finish():
+    request = replace(ASK, first_token_timeout_s=0.2, total_timeout_s=0.3)
+    answer = replace(stream(chunk({"content": "x"}), tail=STOP), hold_open_s=30)
+    got = ask(answer, request=request)
+    assert got.message.text() == "x"
+    assert got.usage.estimated
+
+
+def test_after_the_first_token_only_the_total_timeout_counts():
+    request = replace(ASK, first_token_timeout_s=0.4, total_timeout_s=10)
+    answer = Answer(pieces=tuple("abcdef"), delay_s=0.6)
+    assert ask(answer, request=request).message.text() == "abcdef"
+
+
 def test_refused_and_closed_connections_are_transient():
     async def work(server, client):
         model = model_of(server, client)
@@ -381,9 +395,10 @@ def test_a_server_that_stays_after_done_does_not_hold_us():
 def test_connections_are_used_again():
     async def work(server, client):
         model = model_of(server, client)
-        for _ in range(5):
+        server.default = Answer(hold_open_s=0.05)  # the end of the body comes after [DONE]
+        for _ in range(3):
             await model.chat(ASK)
-        assert (server.calls, server.connection_count) == (5, 1)
+        assert (server.calls, server.connection_count) == (3, 1)
 
     run(work)
 

@@ -86,11 +86,12 @@ def test_all_lines_can_be_paged_through(root):
     assert text == (root / "README.md").read_text()
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 5])
+@pytest.mark.parametrize("step", [2, 3, 5])
 def test_bytes_page_without_cutting_characters(root, step):
-    text, offset = "", 0
+    text = ""
+    offset: int | None = 0
     while offset is not None:
-        out = read(root, "docs/a.txt", offset=offset, max_bytes=max(step, 2))
+        out = read(root, "docs/a.txt", offset=offset, max_bytes=step)
         text += out["text"]
         offset = out.get("next_offset")
     assert text == "hällo wörld"
@@ -170,7 +171,7 @@ def test_a_link_swapped_in_while_opening_is_refused(root, tmp_path):
 
     thread = threading.Thread(target=swap)
     thread.start()
-    seen = set()
+    seen: set[bytes | str] = set()
     try:
         for _ in range(2_000):
             try:

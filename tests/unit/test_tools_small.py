@@ -160,7 +160,8 @@ def test_artifact_read_pages_without_cutting_characters():
     words = "äöü" * 10
     ctx = FakeContext(artifacts={"art_1": words.encode(), "art_2": b"\0\1", "art_3": b""})
     tool = built(artifact_read)
-    text, offset = "", 0
+    text = ""
+    offset: int | None = 0
     while offset is not None:
         out = call(tool, ctx, artifact_id="art_1", offset=offset, max_bytes=7)
         text += out["text"]

@@ -1,7 +1,7 @@
--- Write one transition: run CAS, checkpoint, events, messages, ledger rows and the slot, in one round trip and one fsync.
--- Compared: version, fence, claim_id, last_input_n and cancel_requested as the writer saw them. No row back: nothing written.
+-- Write transitions of one or more runs: run CAS, checkpoint, events, messages, ledger rows and slots, in one round trip and one fsync.
+-- Compared: version, fence, claim_id, last_input_n and cancel_requested as the writer saw them. No row back for a run: nothing of it was written.
 WITH t AS (
-    SELECT * FROM jsonb_to_record(%(t)s::jsonb) AS t (
+    SELECT * FROM jsonb_to_recordset(%(writes)s::jsonb) AS t (
         tenant_id uuid, run_id uuid,
         seen_version int, seen_fence int, seen_claim_id uuid, seen_input_n int, seen_cancel boolean,
         status text, version int, step int, next_kind text, turn int, failures int, deaths int, message_count int,
@@ -9,7 +9,7 @@ WITH t AS (
         output text, input_tokens bigint, output_tokens bigint, cost_usd double precision,
         next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int,
         terminal boolean, slot_delta int, input_delta int, event_count int,
-        checkpoint jsonb, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb)
+        checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb)
 ), run AS (
     UPDATE runs SET
         status = t.status, version = t.version, step = t.step, next_kind = t.next_kind, turn = t.turn,
@@ -42,22 +42,22 @@ WITH t AS (
     RETURNING runs.tenant_id, runs.id, runs.next_seq - t.event_count AS first_seq, runs.fence, runs.last_input_n
 ), checkpoint AS (
     INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, claim_id, worker, fence, attempt, started_at)
-    SELECT run.tenant_id, run.id, t.step, t.version, t.checkpoint->>'kind', t.checkpoint->'delta', %(snapshot)s::bytea,
+    SELECT run.tenant_id, run.id, t.step, t.version, t.checkpoint->>'kind', t.checkpoint->'delta', decode(t.snapshot, 'base64'),
            t.seen_claim_id, t.worker, t.seen_fence, (t.checkpoint->>'attempt')::int, (t.checkpoint->>'started_at')::timestamptz
-    FROM run, t WHERE t.checkpoint IS NOT NULL
+    FROM run JOIN t ON t.run_id = run.id WHERE t.checkpoint IS NOT NULL
 ), event AS (
     INSERT INTO events (tenant_id, run_id, seq, type, step, payload, at)
     SELECT run.tenant_id, run.id, run.first_seq + e.n - 1, e.v->>'type', (e.v->>'step')::int, e.v->'payload',
            coalesce((e.v->>'at')::timestamptz, clock_timestamp())
-    FROM run, t, jsonb_array_elements(t.events) WITH ORDINALITY AS e (v, n)
+    FROM run JOIN t ON t.run_id = run.id, jsonb_array_elements(t.events) WITH ORDINALITY AS e (v, n)
 ), message AS (
     INSERT INTO messages (tenant_id, run_id, n, step, role, trust, body)
     SELECT run.tenant_id, run.id, m.n, t.step, m.role, m.trust, m.body::json
-    FROM run, t, jsonb_to_recordset(t.messages) AS m (n int, role text, trust text, body text)
+    FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.messages) AS m (n int, role text, trust text, body text)
 ), proposal AS (
     INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, arguments, status)
     SELECT run.tenant_id, run.id, p.step, p.idx, p.tool_use_id, p.name, p.arguments::json, 'proposed'
-    FROM run, t, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
+    FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
 ), outcome AS (
     UPDATE tool_calls SET
         status = o.status, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
@@ -66,7 +66,7 @@ WITH t AS (
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
         resume_at = o.resume_at,
         finished_at = CASE WHEN o.resume_at IS NULL THEN clock_timestamp() END
-    FROM run, t, jsonb_to_recordset(t.outcomes) AS o (
+    FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
         duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz)
     WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
@@ -74,7 +74,14 @@ WITH t AS (
       AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
            OR (tool_calls.status = 'running' AND tool_calls.resume_at IS NOT NULL))
 ), slot AS (
-    UPDATE tenant_slots SET running = running + t.slot_delta
-    FROM run, t WHERE tenant_slots.tenant_id = run.tenant_id AND t.slot_delta <> 0
+    -- Locked in the order of their ids, so that two batches never wait for each other.
+    SELECT s.tenant_id, d.delta FROM tenant_slots s JOIN (
+        SELECT run.tenant_id, sum(t.slot_delta)::int AS delta FROM run JOIN t ON t.run_id = run.id
+        WHERE t.slot_delta <> 0 GROUP BY run.tenant_id) AS d ON d.tenant_id = s.tenant_id
+    ORDER BY s.tenant_id FOR UPDATE OF s
+), slots AS (
+    UPDATE tenant_slots SET running = running + slot.delta FROM slot WHERE tenant_slots.tenant_id = slot.tenant_id
 )
-SELECT run.first_seq, run.fence, run.last_input_n, clock_timestamp() AS now, set_config('synchronous_commit', 'on', true) FROM run
+SELECT run.id AS run_id, run.first_seq, run.fence, run.last_input_n, clock_timestamp() AS now,
+       set_config('synchronous_commit', 'on', true)
+FROM run

@@ -1,0 +1,99 @@
+"""Agents: put a definition, read its versions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Response
+
+from harness_api.auth import Caller, requires
+from harness_api.deps import Use
+from harness_api.paging import Cursor, Limit, id_cursor, number_cursor, page
+from harness_api.routing import new_router
+from harness_api.schemas.agents import AgentPut, AgentView
+from harness_api.schemas.base import Page
+from harness_common.contracts.agent import Name
+from harness_common.core.ids import encode
+from harness_common.store.agents import list_agents, list_versions, put_agent, read_agent
+from harness_common.store.db import Row
+
+router = new_router("/v1/agents", "agents")
+
+CanRead = Annotated[Caller, requires("agents:read")]
+CanWrite = Annotated[Caller, requires("agents:write")]
+
+
+def agent_view(row: Row) -> AgentView:
+    """Show one version of an agent."""
+    return AgentView(
+        id=encode("agent", row["id"]),
+        name=row["name"],
+        version=row["version"],
+        spec=row["spec"],
+        digest=row["digest"],
+        created_at=row["created_at"],
+        created_by=row["created_by"],
+    )
+
+
+@router.post(
+    "",
+    status_code=201,
+    operation_id="putAgent",
+    response_model=AgentView,
+    responses={
+        200: {"model": AgentView, "description": "Unchanged: the newest version is the same."}
+    },
+)
+async def post_agent(
+    body: AgentPut, response: Response, services: Use, caller: CanWrite
+) -> AgentView:
+    """Add a version of an agent; a definition equal to the newest version changes nothing."""
+    row, made = await put_agent(
+        services.db, caller.tenant_id, body.name, body.spec.plain(), caller.actor
+    )
+    response.status_code = 201 if made else 200
+    response.headers["Location"] = f"/v1/agents/{row['name']}/versions/{row['version']}"
+    return agent_view(row)
+
+
+@router.get("", operation_id="listAgents", response_model=Page[AgentView])
+async def get_agents(
+    services: Use, caller: CanRead, limit: Limit = 50, cursor: Cursor = None
+) -> Page[AgentView]:
+    """List the newest version of each agent, last changed first."""
+    rows = await list_agents(
+        services.db, caller.tenant_id, before=id_cursor(cursor), limit=limit + 1
+    )
+    data, next_cursor = page(rows, limit, agent_view, "id")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+@router.get("/{name}", operation_id="getAgent", response_model=AgentView)
+async def get_agent(name: Name, services: Use, caller: CanRead) -> AgentView:
+    """Read the newest version of an agent."""
+    return agent_view(await read_agent(services.db, caller.tenant_id, name))
+
+
+@router.get("/{name}/versions", operation_id="listAgentVersions", response_model=Page[AgentView])
+async def get_versions(
+    name: Name, services: Use, caller: CanRead, limit: Limit = 50, cursor: Cursor = None
+) -> Page[AgentView]:
+    """List the versions of an agent, newest first."""
+    before = number_cursor(cursor)
+    rows = await list_versions(
+        services.db, caller.tenant_id, name, before=before[0] if before else None, limit=limit + 1
+    )
+    data, next_cursor = page(rows, limit, agent_view, "version")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+@router.get("/{name}/versions/{version}", operation_id="getAgentVersion", response_model=AgentView)
+async def get_version(
+    name: Name,
+    version: Annotated[int, Path(ge=1, lt=2**31)],
+    services: Use,
+    caller: CanRead,
+) -> AgentView:
+    """Read one version of an agent."""
+    return agent_view(await read_agent(services.db, caller.tenant_id, name, version))

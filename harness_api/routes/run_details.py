@@ -1,0 +1,230 @@
+"""What happened in a run: steps, tool calls, checkpoints, messages, and all of it as a tree."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from harness_api.auth import Caller, requires
+from harness_api.deps import Use
+from harness_api.paging import Cursor, LongLimit, number_cursor, page
+from harness_api.routes.ids import RunId
+from harness_api.routing import new_router
+from harness_api.schemas.base import Page
+from harness_api.schemas.runs import (
+    CheckpointView,
+    MessageView,
+    RunTree,
+    StepTokens,
+    StepTool,
+    StepView,
+    ToolCallView,
+    TreeCall,
+    TreeStep,
+    TreeTurn,
+)
+from harness_common.core.ids import encode
+from harness_common.store.db import Row
+from harness_common.store.run_reads import (
+    read_answers,
+    read_checkpoints,
+    read_messages,
+    read_tool_calls,
+    view_run,
+)
+
+router = new_router("/v1/runs/{run_id}", "run details")
+
+CanRead = Annotated[Caller, requires("runs:read")]
+_ALL: Final = 1000
+_MOST_CALLS: Final = 100_000
+
+
+def _call(row: Row) -> str:
+    return f"{row['step']}.{row['idx']}"
+
+
+def _worker(row: Row) -> str | None:
+    return row["worker_name"] or (encode("worker", row["worker"]) if row["worker"] else None)
+
+
+def _step(row: Row, answer: dict[str, Any], calls: list[Row]) -> StepView:
+    started, finished = row["started_at"], row["created_at"]
+    return StepView(
+        step=row["step"],
+        kind=row["kind"],
+        attempt=row["attempt"],
+        fence=row["fence"],
+        worker=_worker(row),
+        started_at=started,
+        finished_at=finished,
+        ms=round((finished - started).total_seconds() * 1000, 1) if started else None,
+        model=answer.get("model"),
+        finish=answer.get("finish"),
+        first_token_ms=answer.get("first_token_ms"),
+        tokens=StepTokens(
+            input=answer.get("input_tokens", 0), output=answer.get("output_tokens", 0)
+        ),
+        cost_usd=answer.get("cost_usd") if answer else sum(c["cost_usd"] for c in calls),
+        scripted=answer.get("scripted", False),
+        tools=[
+            StepTool(
+                call=_call(c),
+                tool=c["name"],
+                status=c["status"],
+                ms=c["duration_ms"],
+                error_type=c["error_type"],
+            )
+            for c in calls
+        ],
+    )
+
+
+def _tool_call(row: Row, run_id: str) -> ToolCallView:
+    return ToolCallView(
+        call=_call(row),
+        step=row["step"],
+        index=row["idx"],
+        tool=row["name"],
+        arguments=row["arguments"],
+        effect=row["effect"],
+        status=row["status"],
+        attempt=row["attempt"],
+        result=row["result"],
+        error_type=row["error_type"],
+        trust=row["trust"],
+        artifacts=row["artifacts"],
+        ms=row["duration_ms"],
+        cost_usd=row["cost_usd"],
+        idempotency_key=f"{run_id}.{_call(row)}",
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _by_step(calls: list[Row]) -> dict[int, list[Row]]:
+    out: dict[int, list[Row]] = {}
+    for call in calls:
+        out.setdefault(call["step"], []).append(call)
+    return out
+
+
+@router.get("/steps", operation_id="listSteps", response_model=Page[StepView])
+async def get_steps(
+    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+) -> Page[StepView]:
+    """List the committed steps of a run, in order."""
+    (after,) = number_cursor(cursor) or (0,)
+    db, tenant_id = services.db, caller.tenant_id
+    rows = await read_checkpoints(db, tenant_id, run_id, after=after, limit=limit + 1)
+    steps = [row["step"] for row in rows[:limit]]
+    answers = await read_answers(db, tenant_id, run_id, steps=steps)
+    calls = _by_step(
+        await read_tool_calls(
+            db,
+            tenant_id,
+            run_id,
+            after=(after + 1, -1),
+            to_step=steps[-1],
+            limit=_MOST_CALLS,
+        )
+        if steps
+        else []
+    )
+
+    def show(row: Row) -> StepView:
+        return _step(row, answers.get(row["step"], {}), calls.get(row["step"], []))
+
+    data, next_cursor = page(rows, limit, show, "step")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+@router.get("/tool-calls", operation_id="listToolCalls", response_model=Page[ToolCallView])
+async def get_tool_calls(
+    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+) -> Page[ToolCallView]:
+    """List the tool calls of a run as the ledger has them, in order."""
+    step, index = number_cursor(cursor, 2) or (0, -1)
+    rows = await read_tool_calls(
+        services.db, caller.tenant_id, run_id, after=(step, index), limit=limit + 1
+    )
+    shown = encode("run", run_id)
+    data, next_cursor = page(rows, limit, lambda row: _tool_call(row, shown), "step", "idx")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+def _checkpoint(row: Row) -> CheckpointView:
+    return CheckpointView(
+        step=row["step"],
+        version=row["version"],
+        kind=row["kind"],
+        delta=row["delta"],
+        has_snapshot=row["has_snapshot"],
+        worker=_worker(row),
+        fence=row["fence"],
+        attempt=row["attempt"],
+        created_at=row["created_at"],
+    )
+
+
+@router.get("/checkpoints", operation_id="listCheckpoints", response_model=Page[CheckpointView])
+async def get_checkpoints(
+    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+) -> Page[CheckpointView]:
+    """List the checkpoints of a run, in order: what each step changed."""
+    (after,) = number_cursor(cursor) or (0,)
+    rows = await read_checkpoints(
+        services.db, caller.tenant_id, run_id, after=after, limit=limit + 1
+    )
+    data, next_cursor = page(rows, limit, _checkpoint, "step")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+def _message(row: Row) -> MessageView:
+    return MessageView(
+        n=row["n"],
+        step=row["step"],
+        role=row["role"],
+        trust=row["trust"],
+        content=row["body"]["content"],
+    )
+
+
+@router.get("/messages", operation_id="listMessages", response_model=Page[MessageView])
+async def get_messages(
+    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+) -> Page[MessageView]:
+    """List the messages of a run's own conversation, in order."""
+    (after,) = number_cursor(cursor) or (0,)
+    rows = await read_messages(services.db, caller.tenant_id, run_id, after=after, limit=limit + 1)
+    data, next_cursor = page(rows, limit, _message, "n")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+@router.get("/tree", operation_id="getRunTree", response_model=RunTree)
+async def get_tree(run_id: RunId, services: Use, caller: CanRead) -> RunTree:
+    """Read a run as session, turns, steps and tool calls; of very long runs the first 10,000
+    steps.
+    """
+    db, tenant_id = services.db, caller.tenant_id
+    run = await view_run(db, tenant_id, run_id)
+    checkpoints = await read_checkpoints(db, tenant_id, run_id, after=0, limit=10 * _ALL)
+    calls = _by_step(await read_tool_calls(db, tenant_id, run_id, limit=_MOST_CALLS))
+    turns: list[TreeTurn] = []
+    number = 0
+    for row in checkpoints:
+        number = row["delta"].get("turn", number)
+        if not turns or turns[-1].turn != number:
+            turns.append(TreeTurn(turn=number, steps=[]))
+        turns[-1].steps.append(
+            TreeStep(
+                step=row["step"],
+                kind=row["kind"],
+                tool_calls=[
+                    TreeCall(call=_call(c), tool=c["name"], status=c["status"])
+                    for c in calls.get(row["step"], [])
+                ],
+            )
+        )
+    return RunTree(
+        session=encode("session", run["session_id"]), run=encode("run", run_id), turns=turns
+    )

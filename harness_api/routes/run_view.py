@@ -1,0 +1,75 @@
+"""How a row of `runs` is shown."""
+
+from __future__ import annotations
+
+from harness_api.schemas.runs import (
+    AgentRef,
+    ForkedFrom,
+    RunLimits,
+    RunLinks,
+    RunView,
+    Usage,
+)
+from harness_common.core.ids import encode
+from harness_common.core.phase import phase, shown_status, turn_state
+from harness_common.store.db import Row
+from harness_common.store.rows import run_from_row
+
+
+def run_view(row: Row) -> RunView:
+    """Show a run; `row` has its worker's name and `scripted` beside the columns of `runs`."""
+    run = run_from_row(row)
+    state, limits = run.state, run.state.limits
+    run_id, session_id = encode("run", run.id), encode("session", run.session_id)
+    source = row["forked_from"]
+    worker = row["worker_name"] or (run.claimed_by and encode("worker", run.claimed_by))
+    return RunView(
+        id=run_id,
+        session_id=session_id,
+        agent=AgentRef(name=run.agent_name, version=run.agent_version),
+        status=shown_status(state),
+        phase=phase(state),
+        turn_state=turn_state(state),
+        step=state.step,
+        turn=state.turn,
+        next_kind=state.next_kind,
+        attempt=run.attempt,
+        failures=state.failures,
+        input=row["input"],
+        output=state.output,
+        stop_reason=state.stop_reason,
+        error=state.error,
+        usage=Usage(
+            input_tokens=state.input_tokens,
+            output_tokens=state.output_tokens,
+            cost_usd=state.cost_usd,
+        ),
+        limits=RunLimits(
+            max_turns=limits.max_turns,
+            max_tokens=limits.max_tokens,
+            max_cost_usd=limits.max_cost_usd,
+            deadline=limits.deadline,
+        ),
+        tags=row["tags"],
+        priority=run.priority,
+        queue=run.queue,
+        created_by=row["created_by"],
+        created_at=row["created_at"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        not_before=state.not_before,
+        cancel_requested=state.cancel_requested,
+        forked_from=ForkedFrom(run_id=encode("run", source), step=row["forked_step"])
+        if source
+        else None,
+        worker=worker,
+        trace_id=run.trace_id,
+        scripted=row["scripted"],
+        links=RunLinks(
+            self=f"/v1/runs/{run_id}",
+            events=f"/v1/runs/{run_id}/events",
+            steps=f"/v1/runs/{run_id}/steps",
+            session=f"/v1/sessions/{session_id}",
+        ),
+    )

@@ -1,0 +1,117 @@
+"""Sessions: open, read, close, and list their runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from harness_api.auth import Caller, requires
+from harness_api.deps import Use
+from harness_api.paging import Cursor, Limit, id_cursor, page
+from harness_api.routes.ids import SessionId
+from harness_api.routes.run_view import run_view
+from harness_api.routing import new_router
+from harness_api.schemas.base import Page
+from harness_api.schemas.runs import RunView
+from harness_api.schemas.sessions import SessionCreate, SessionView
+from harness_common.core.ids import encode
+from harness_common.store.db import Row
+from harness_common.store.run_reads import RunFilter, list_runs
+from harness_common.store.sessions import (
+    close_session,
+    create_session,
+    list_sessions,
+    read_session,
+    status_of,
+)
+
+router = new_router("/v1/sessions", "sessions")
+
+CanRead = Annotated[Caller, requires("sessions:read")]
+CanWrite = Annotated[Caller, requires("sessions:write")]
+CanReadRuns = Annotated[Caller, requires("runs:read")]
+
+
+def session_view(row: Row) -> SessionView:
+    """Show a session."""
+    head = row["head_run_id"]
+    return SessionView(
+        id=encode("session", row["id"]),
+        title=row["title"],
+        user_id=row["user_id"],
+        metadata=row["metadata"],
+        status=status_of(row).value,
+        created_at=row["created_at"],
+        closed_at=row["closed_at"],
+        head_run_id=encode("run", head) if head else None,
+    )
+
+
+@router.post("", status_code=201, operation_id="createSession", response_model=SessionView)
+async def post_session(
+    response: Response, services: Use, caller: CanWrite, body: SessionCreate | None = None
+) -> SessionView:
+    """Open a session."""
+    given = body or SessionCreate()
+    row = await create_session(
+        services.db,
+        caller.tenant_id,
+        title=given.title,
+        user_id=given.user_id,
+        metadata=given.metadata,
+        actor=caller.actor,
+    )
+    response.headers["Location"] = f"/v1/sessions/{encode('session', row['id'])}"
+    return session_view(row)
+
+
+@router.get("", operation_id="listSessions", response_model=Page[SessionView])
+async def get_sessions(
+    services: Use,
+    caller: CanRead,
+    user_id: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[SessionView]:
+    """List sessions, newest first."""
+    rows = await list_sessions(
+        services.db, caller.tenant_id, user_id=user_id, before=id_cursor(cursor), limit=limit + 1
+    )
+    data, next_cursor = page(rows, limit, session_view, "id")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+@router.get("/{session_id}", operation_id="getSession", response_model=SessionView)
+async def get_session(session_id: SessionId, services: Use, caller: CanRead) -> SessionView:
+    """Read a session."""
+    return session_view(await read_session(services.db, caller.tenant_id, session_id))
+
+
+@router.post("/{session_id}/close", operation_id="closeSession", response_model=SessionView)
+async def post_close(session_id: SessionId, services: Use, caller: CanWrite) -> SessionView:
+    """Close a session for good; it stays readable. 409 while a run of it is going."""
+    return session_view(
+        await close_session(services.db, caller.tenant_id, session_id, caller.actor)
+    )
+
+
+@router.get("/{session_id}/runs", operation_id="listSessionRuns", response_model=Page[RunView])
+async def get_session_runs(
+    session_id: SessionId,
+    services: Use,
+    caller: CanReadRuns,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Page[RunView]:
+    """List the runs of a session, newest first."""
+    await read_session(services.db, caller.tenant_id, session_id)
+    rows = await list_runs(
+        services.db,
+        caller.tenant_id,
+        RunFilter(session_id=session_id),
+        before=id_cursor(cursor),
+        limit=limit + 1,
+    )
+    data, next_cursor = page(rows, limit, run_view, "id")
+    return Page(data=data, next_cursor=next_cursor)

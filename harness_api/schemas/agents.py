@@ -1,0 +1,51 @@
+"""Agents on the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from harness_api.schemas.base import Input, Output, Time
+from harness_common.contracts.agent import AgentSpec, Name, RetrySpec, ToolName
+
+
+class RetrySpecInput(RetrySpec):
+    """How patiently a failing step is tried again."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class AgentSpecInput(AgentSpec):
+    """The definition of an agent. The same fields as inside, with strict types."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    tools: Annotated[tuple[ToolName, ...], Field(strict=False, max_length=500)] = ()
+    max_tokens_total: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
+    retry: RetrySpecInput = RetrySpecInput()
+
+    def plain(self) -> AgentSpec:
+        """Return the definition as everybody else knows it."""
+        return AgentSpec.model_validate(self.model_dump())
+
+
+class AgentPut(Input):
+    """An agent by name; a changed definition becomes its next version."""
+
+    name: Name
+    spec: AgentSpecInput
+
+
+class AgentView(Output):
+    """One version of an agent."""
+
+    id: str
+    name: str
+    version: int
+    spec: dict[str, Any]
+    digest: str
+    created_at: Time
+    created_by: str

@@ -1,0 +1,296 @@
+"""Runs, and what happened in them, on the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from harness_api.schemas.base import Input, InputTime, Output, Time
+from harness_common.contracts.agent import Name
+from harness_common.core.ids import decode
+from harness_common.core.message import Json
+from harness_common.store.run_reads import RunFilter
+
+SessionId = Annotated[str, Field(pattern=r"^sess_[0-9a-f]{32}$", examples=["sess_" + "0" * 32])]
+Tags = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=256)]],
+    Field(max_length=32),
+]
+ShownStatus = Literal[
+    "queued",
+    "running",
+    "cancelling",
+    "waiting_approval",
+    "waiting_input",
+    "waiting_tool",
+    "waiting_children",
+    "delayed",
+    "paused",
+    "succeeded",
+    "failed",
+    "cancelled",
+]
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+class RunCreate(Input):
+    """A run to start: an agent and what it is asked. Limits may only narrow those of the agent."""
+
+    agent: Name
+    input: Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_not_blank)]
+    agent_version: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    session_id: SessionId | None = None
+    title: Annotated[str, Field(max_length=500)] | None = None
+    user_id: Annotated[str, Field(max_length=200)] | None = None
+    tags: Tags = Field(default_factory=dict)
+    priority: Annotated[int, Field(ge=0, le=9, description="0 goes first.")] = 6
+    max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
+
+
+class RunQuery(BaseModel):
+    """Which runs to list; all that is given must hold."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: Annotated[list[ShownStatus], Field(max_length=12)] = Field(default_factory=list)
+    agent: Name | None = None
+    session_id: SessionId | None = None
+    tag: Annotated[
+        list[Annotated[str, Field(max_length=330, pattern=r"^[^:]+:")]],
+        Field(max_length=8, description="`name:value`; all must match."),
+    ] = Field(default_factory=list)
+    created_after: InputTime | None = None
+    created_before: InputTime | None = None
+    limit: Annotated[int, Field(ge=1, le=200)] = 50
+    cursor: Annotated[str | None, Field(max_length=200)] = None
+
+    def wanted(self) -> RunFilter:
+        """Return the filter as the store knows it."""
+        return RunFilter(
+            statuses=self.status,
+            agent=self.agent,
+            session_id=decode("session", self.session_id) if self.session_id else None,
+            tags=dict(tag.split(":", 1) for tag in self.tag),
+            created_after=self.created_after,
+            created_before=self.created_before,
+        )
+
+
+class RunCancel(Input):
+    """Why a run is stopped."""
+
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+class RunRetry(Input):
+    """Nothing to say yet: the new run goes on from the last checkpoint."""
+
+
+class AgentRef(Output):
+    """The version of an agent that a run is pinned to."""
+
+    name: str
+    version: int
+
+
+class Usage(Output):
+    """What a run has used."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
+class RunLimits(Output):
+    """What a run may use; null is no cap."""
+
+    max_turns: int
+    max_tokens: int | None
+    max_cost_usd: float | None
+    deadline: Time | None
+
+
+class ForkedFrom(Output):
+    """Where a retried or forked run came from."""
+
+    run_id: str
+    step: int
+
+
+class RunLinks(Output):
+    """Where to read on."""
+
+    self: str
+    events: str
+    steps: str
+    session: str
+
+
+class RunView(Output):
+    """A run as it is now."""
+
+    id: str
+    session_id: str
+    agent: AgentRef
+    status: ShownStatus
+    phase: str
+    turn_state: str
+    step: int
+    turn: int
+    next_kind: str
+    attempt: int
+    failures: int
+    input: str
+    output: str | None
+    stop_reason: str | None
+    error: Json
+    usage: Usage
+    limits: RunLimits
+    tags: dict[str, str]
+    priority: int
+    queue: str
+    created_by: str
+    created_at: Time
+    queued_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+    not_before: Time | None
+    cancel_requested: bool
+    forked_from: ForkedFrom | None
+    worker: str | None
+    trace_id: str
+    scripted: bool
+    links: RunLinks
+
+
+class EventView(Output):
+    """One entry of a run's event log; `seq` counts from 1 without a gap."""
+
+    seq: int
+    type: str
+    step: int | None
+    at: Time
+    payload: dict[str, Any]
+
+
+class StepTokens(Output):
+    """Tokens of one model answer."""
+
+    input: int
+    output: int
+
+
+class StepTool(Output):
+    """A tool call as a step shows it."""
+
+    call: str
+    tool: str
+    status: str
+    ms: float | None
+    error_type: str | None
+
+
+class StepView(Output):
+    """One committed step: what it was, who did it, how long it took and what it cost."""
+
+    step: int
+    kind: str
+    attempt: int
+    fence: int
+    worker: str | None
+    started_at: Time | None
+    finished_at: Time
+    ms: float | None
+    model: str | None
+    finish: str | None
+    first_token_ms: float | None
+    tokens: StepTokens
+    cost_usd: float | None
+    scripted: bool
+    tools: list[StepTool]
+
+
+class ToolCallView(Output):
+    """One entry of the ledger."""
+
+    call: str
+    step: int
+    index: int
+    tool: str
+    arguments: Json
+    effect: str | None
+    status: str
+    attempt: int
+    result: str | None
+    error_type: str | None
+    trust: str | None
+    artifacts: list[str]
+    ms: float | None
+    cost_usd: float
+    idempotency_key: str
+    started_at: Time | None
+    finished_at: Time | None
+
+
+class CheckpointView(Output):
+    """A committed step as a checkpoint: what changed, and who wrote it."""
+
+    step: int
+    version: int
+    kind: str
+    delta: dict[str, Any]
+    has_snapshot: bool
+    worker: str | None
+    fence: int
+    attempt: int
+    created_at: Time
+
+
+class MessageView(Output):
+    """One message of a run's conversation."""
+
+    n: int
+    step: int
+    role: str
+    trust: str
+    content: list[dict[str, Any]]
+
+
+class TreeCall(Output):
+    """A tool call in the tree."""
+
+    call: str
+    tool: str
+    status: str
+
+
+class TreeStep(Output):
+    """A step in the tree."""
+
+    step: int
+    kind: str
+    tool_calls: list[TreeCall]
+
+
+class TreeTurn(Output):
+    """A model answer and what it led to."""
+
+    turn: int
+    steps: list[TreeStep]
+
+
+class RunTree(Output):
+    """Session, turns, steps and tool calls of a run."""
+
+    session: str
+    run: str
+    turns: list[TreeTurn]

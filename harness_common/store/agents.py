@@ -1,0 +1,105 @@
+"""Agents: named definitions, each change of which is a new version. Used by the API; runs pin a
+version.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import select
+
+from harness_common.contracts.agent import AgentSpec
+from harness_common.core.errors import Conflict, NotFound
+from harness_common.store import json_codec
+from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.db import Database, Row, run_core, run_sql
+from harness_common.store.schema import agents
+
+_TRIES: Final = 5
+
+
+async def put_agent(
+    db: Database, tenant_id: UUID, name: str, spec: AgentSpec, actor: Actor
+) -> tuple[Row, bool]:
+    """Add a version of an agent, unless its newest one is the same; return the version and whether
+    it is new.
+    """
+    digest = spec.digest()
+    params = {
+        "tenant_id": tenant_id,
+        "name": name,
+        "spec": json_codec.dumps_text(spec.model_dump(mode="json")),
+        "digest": digest,
+        "created_by": actor.name,
+    }
+    async with db.tenant_transaction(tenant_id) as conn:
+        for _ in range(_TRIES):
+            rows = await run_sql(conn, "agent_put", params, db.timeout_s)
+            if not rows:  # somebody else made the same version number meanwhile
+                continue
+            row = rows[0]
+            if row["made"]:
+                target = f"{name}@{row['version']}"
+                await record(
+                    conn,
+                    tenant_id,
+                    actor,
+                    Entry("agent.put", target, {"digest": digest}),
+                    db.timeout_s,
+                )
+            return row, row["made"]
+    raise Conflict("others keep changing this agent; try again", field="name", value=name)
+
+
+async def list_agents(
+    db: Database, tenant_id: UUID, *, before: UUID | None, limit: int
+) -> list[Row]:
+    """Return the newest version of each agent, last changed first, of those made before the
+    version `before`.
+    """
+    newest = (
+        select(agents)
+        .distinct(agents.c.name)
+        .where(agents.c.tenant_id == tenant_id)
+        .order_by(agents.c.name, agents.c.version.desc())
+        .subquery()
+    )
+    query = select(newest)
+    if before is not None:
+        query = query.where(newest.c.id < before)
+    async with db.tenant_transaction(tenant_id) as conn:
+        return await run_core(conn, query.order_by(newest.c.id.desc()).limit(limit), db.timeout_s)
+
+
+async def list_versions(
+    db: Database, tenant_id: UUID, name: str, *, before: int | None, limit: int
+) -> list[Row]:
+    """Return the versions of an agent, newest first; raises `NotFound` for an unknown name."""
+    query = select(agents).where(agents.c.tenant_id == tenant_id, agents.c.name == name)
+    if before is not None:
+        query = query.where(agents.c.version < before)
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_core(
+            conn, query.order_by(agents.c.version.desc()).limit(limit), db.timeout_s
+        )
+    if not rows and before is None:
+        raise _no_agent(name, None)
+    return rows
+
+
+async def read_agent(db: Database, tenant_id: UUID, name: str, version: int | None = None) -> Row:
+    """Read one version of an agent, the newest by default; raises `NotFound`."""
+    query = select(agents).where(agents.c.tenant_id == tenant_id, agents.c.name == name)
+    if version is not None:
+        query = query.where(agents.c.version == version)
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_core(conn, query.order_by(agents.c.version.desc()).limit(1), db.timeout_s)
+    if not rows:
+        raise _no_agent(name, version)
+    return rows[0]
+
+
+def _no_agent(name: str, version: int | None) -> NotFound:
+    which = f" version {version}" if version is not None else ""
+    return NotFound(f"no agent {name!r}{which}", code="AGENT_NOT_FOUND", field="name", value=name)

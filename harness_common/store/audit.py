@@ -1,0 +1,68 @@
+"""The audit trail: one row for every change that somebody asked for, written in the transaction of
+the change.
+
+Called by commands and by the API's own writes (agents, sessions, keys, limits). Rows are only ever
+added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sqlalchemy import select
+
+from harness_common.core.message import Json
+from harness_common.store import json_codec
+from harness_common.store.db import Connection, Database, Row, run_core, run_sql
+from harness_common.store.schema import audit
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asks, and in which request."""
+
+    name: str
+    """The external id of an API key, or the name of a process of ours."""
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was done to what."""
+
+    action: str
+    """`noun.verb`, for example `run.cancel`."""
+    target: str
+    detail: Mapping[str, Json] = field(default_factory=dict)
+
+
+async def record(
+    conn: Connection, tenant_id: UUID, actor: Actor, entry: Entry, timeout_s: float
+) -> None:
+    """Add one row, as part of the transaction that is open on `conn`."""
+    await run_sql(
+        conn,
+        "audit_insert",
+        {
+            "tenant_id": tenant_id,
+            "actor": actor.name,
+            "action": entry.action,
+            "target": entry.target,
+            "request_id": actor.request_id,
+            "detail": json_codec.dumps_text(dict(entry.detail)),
+        },
+        timeout_s,
+    )
+
+
+async def list_audit(
+    db: Database, tenant_id: UUID, *, before: UUID | None, limit: int
+) -> list[Row]:
+    """Return rows, newest first, of those older than `before`."""
+    query = select(audit).where(audit.c.tenant_id == tenant_id)
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    async with db.tenant_transaction(tenant_id) as conn:
+        return await run_core(conn, query.order_by(audit.c.id.desc()).limit(limit), db.timeout_s)

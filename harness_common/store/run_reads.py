@@ -1,0 +1,245 @@
+"""Reading runs for people: one, many, and what happened in them. Used by the API; every read is
+bound to a tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy.dialects.postgresql import JSONB
+
+from harness_common.core.errors import NotFound
+from harness_common.core.ids import encode
+from harness_common.core.run import TERMINAL, Status
+from harness_common.store.db import Connection, Database, Row, run_core, run_sql
+from harness_common.store.schema import (
+    agents,
+    artifacts,
+    checkpoints,
+    messages,
+    runs,
+    tool_calls,
+    workers,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; what is empty or None does not filter."""
+
+    statuses: Sequence[str] = ()
+    """Shown statuses: stored ones and `cancelling`."""
+    agent: str | None = None
+    session_id: UUID | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Events after a cursor. `ended` when the run is over and this page holds its last event."""
+
+    events: list[Row]
+    status: Status
+    ended: bool
+
+
+def no_run(run_id: UUID) -> NotFound:
+    """Build the error for a run that this tenant does not have."""
+    shown = encode("run", run_id)
+    return NotFound(f"no run {shown}", field="run_id", value=shown)
+
+
+async def view_run(db: Database, tenant_id: UUID, run_id: UUID) -> Row:
+    """Read one run with its worker's name and whether its agent's model is scripted; raises
+    `NotFound`.
+    """
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_sql(
+            conn, "run_view", {"tenant_id": tenant_id, "run_id": run_id}, db.timeout_s
+        )
+    if not rows:
+        raise no_run(run_id)
+    return rows[0]
+
+
+async def list_runs(
+    db: Database, tenant_id: UUID, wanted: RunFilter, *, before: UUID | None, limit: int
+) -> list[Row]:
+    """Return runs, newest first, of those made before the run `before`."""
+    query = _run_rows().where(runs.c.tenant_id == tenant_id, *_conditions(wanted))
+    if before is not None:
+        query = query.where(runs.c.id < before)
+    async with db.tenant_transaction(tenant_id) as conn:
+        return await run_core(conn, query.order_by(runs.c.id.desc()).limit(limit), db.timeout_s)
+
+
+def _run_rows() -> Select[tuple[object, ...]]:
+    scripted = func.coalesce(agents.c.spec["model"].astext.startswith("scripted/"), False)
+    return (
+        select(runs, workers.c.name.label("worker_name"), scripted.label("scripted"))
+        .outerjoin(workers, workers.c.incarnation == runs.c.claimed_by)
+        .outerjoin(
+            agents, and_(agents.c.tenant_id == runs.c.tenant_id, agents.c.id == runs.c.agent_id)
+        )
+    )
+
+
+def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
+    out: list[ColumnElement[bool]] = []
+    if wanted.statuses:
+        out.append(or_(*(_has_status(s) for s in wanted.statuses)))
+    if wanted.agent is not None:
+        out.append(runs.c.agent_name == wanted.agent)
+    if wanted.session_id is not None:
+        out.append(runs.c.session_id == wanted.session_id)
+    if wanted.tags:
+        out.append(runs.c.tags.cast(JSONB).contains(dict(wanted.tags)))
+    if wanted.created_after is not None:
+        out.append(runs.c.created_at >= wanted.created_after)
+    if wanted.created_before is not None:
+        out.append(runs.c.created_at < wanted.created_before)
+    return out
+
+
+def _has_status(shown: str) -> ColumnElement[bool]:
+    if shown == "cancelling":
+        return and_(runs.c.status == Status.RUNNING.value, runs.c.cancel_requested)
+    if shown == Status.RUNNING:
+        return and_(runs.c.status == Status.RUNNING.value, ~runs.c.cancel_requested)
+    return runs.c.status == shown
+
+
+async def read_events(
+    db: Database, tenant_id: UUID, run_id: UUID, *, after: int, limit: int
+) -> EventPage:
+    """Read events in order, `seq` greater than `after`; raises `NotFound`."""
+    params = {"tenant_id": tenant_id, "run_id": run_id, "after": after, "limit": limit}
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_sql(conn, "events_after", params, db.timeout_s)
+    if not rows:
+        raise no_run(run_id)
+    found = [row for row in rows if row["seq"] is not None]
+    status = Status(rows[0]["status"])
+    last = found[-1]["seq"] if found else after
+    return EventPage(found, status, status in TERMINAL and last >= rows[0]["next_seq"] - 1)
+
+
+async def read_progress(db: Database, tenant_id: UUID, run_ids: Sequence[UUID]) -> list[Row]:
+    """Return `id`, `status` and `last_seq` of those runs that this tenant has."""
+    async with db.tenant_transaction(tenant_id) as conn:
+        params = {"tenant_id": tenant_id, "run_ids": list(run_ids)}
+        return await run_sql(conn, "runs_progress", params, db.timeout_s)
+
+
+async def _require_run(conn: Connection, tenant_id: UUID, run_id: UUID, timeout_s: float) -> None:
+    query = select(runs.c.id).where(runs.c.tenant_id == tenant_id, runs.c.id == run_id)
+    if not await run_core(conn, query, timeout_s):
+        raise no_run(run_id)
+
+
+async def read_checkpoints(
+    db: Database, tenant_id: UUID, run_id: UUID, *, after: int, limit: int
+) -> list[Row]:
+    """Return checkpoints in order, of steps greater than `after`; raises `NotFound` for the run."""
+    c = checkpoints.c
+    query = (
+        select(
+            *(c.step, c.version, c.kind, c.delta, c.snapshot.is_not(None).label("has_snapshot")),
+            *(c.worker, workers.c.name.label("worker_name"), c.fence, c.attempt),
+            *(c.started_at, c.created_at),
+        )
+        .outerjoin(workers, workers.c.incarnation == c.worker)
+        .where(c.tenant_id == tenant_id, c.run_id == run_id, c.step > after)
+        .order_by(c.step)
+        .limit(limit)
+    )
+    async with db.tenant_transaction(tenant_id) as conn:
+        await _require_run(conn, tenant_id, run_id, db.timeout_s)
+        return await run_core(conn, query, db.timeout_s)
+
+
+async def read_answers(
+    db: Database, tenant_id: UUID, run_id: UUID, *, steps: Sequence[int]
+) -> dict[int, Row]:
+    """Return the payload of the event `model.answered` of those steps that have one."""
+    if not steps:
+        return {}
+    async with db.tenant_transaction(tenant_id) as conn:
+        params = {
+            "tenant_id": tenant_id,
+            "run_id": run_id,
+            "first": min(steps),
+            "last": max(steps),
+        }
+        rows = await run_sql(conn, "answers_of_steps", params, db.timeout_s)
+    return {row["step"]: row["payload"] for row in rows}
+
+
+async def read_tool_calls(
+    db: Database,
+    tenant_id: UUID,
+    run_id: UUID,
+    *,
+    after: tuple[int, int] = (0, -1),
+    to_step: int | None = None,
+    limit: int,
+) -> list[Row]:
+    """Return the ledger in order, after the call (step, index); raises `NotFound` for the run."""
+    c = tool_calls.c
+    query = select(tool_calls).where(
+        c.tenant_id == tenant_id,
+        c.run_id == run_id,
+        or_(c.step > after[0], and_(c.step == after[0], c.idx > after[1])),
+    )
+    if to_step is not None:
+        query = query.where(c.step <= to_step)
+    async with db.tenant_transaction(tenant_id) as conn:
+        await _require_run(conn, tenant_id, run_id, db.timeout_s)
+        return await run_core(conn, query.order_by(c.step, c.idx).limit(limit), db.timeout_s)
+
+
+async def read_messages(
+    db: Database, tenant_id: UUID, run_id: UUID, *, after: int, limit: int
+) -> list[Row]:
+    """Return a run's own messages in order; raises `NotFound` for the run."""
+    c = messages.c
+    query = (
+        select(c.n, c.step, c.role, c.trust, c.body)
+        .where(c.tenant_id == tenant_id, c.run_id == run_id, c.n > after)
+        .order_by(c.n)
+        .limit(limit)
+    )
+    async with db.tenant_transaction(tenant_id) as conn:
+        await _require_run(conn, tenant_id, run_id, db.timeout_s)
+        return await run_core(conn, query, db.timeout_s)
+
+
+async def list_artifacts(
+    db: Database, tenant_id: UUID, run_id: UUID, *, before: UUID | None, limit: int
+) -> list[Row]:
+    """Return a run's artifacts, newest first; raises `NotFound` for the run."""
+    c = artifacts.c
+    query = select(artifacts).where(c.tenant_id == tenant_id, c.run_id == run_id)
+    if before is not None:
+        query = query.where(c.id < before)
+    async with db.tenant_transaction(tenant_id) as conn:
+        await _require_run(conn, tenant_id, run_id, db.timeout_s)
+        return await run_core(conn, query.order_by(c.id.desc()).limit(limit), db.timeout_s)
+
+
+async def read_artifact_row(db: Database, tenant_id: UUID, artifact_id: UUID) -> Row:
+    """Read an artifact's record; raises `NotFound`."""
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_sql(
+            conn, "artifact_read", {"tenant_id": tenant_id, "id": artifact_id}, db.timeout_s
+        )
+    if not rows:
+        shown = encode("artifact", artifact_id)
+        raise NotFound(f"no artifact {shown}", field="artifact_id", value=shown)
+    return rows[0]

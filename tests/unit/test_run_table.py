@@ -1,0 +1,563 @@
+"""Every (status, input type) pair, and what each rule makes of each step result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from harness_common.core import events as ev
+from harness_common.core.budget import Limits
+from harness_common.core.errors import IllegalTransition
+from harness_common.core.message import Message, Text, ToolUse
+from harness_common.core.retry import RetryRule
+from harness_common.core.run import (
+    MAX_DEATHS,
+    TABLE,
+    TERMINAL,
+    Admit,
+    CancelRequested,
+    Input,
+    OwnerLost,
+    Released,
+    RunState,
+    Status,
+    StepDone,
+    StepFailed,
+    TimerDue,
+    advance,
+    holds_slot,
+    wake_at,
+)
+from harness_common.core.step import (
+    CallOutcome,
+    Failure,
+    ModelAnswered,
+    StepCancelled,
+    ToolsDone,
+    ToolsUnknown,
+    ToolsWaiting,
+)
+from harness_common.core.tool_call import CallStatus
+
+NOW = datetime(2025, 3, 4, 5, 6, 7, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=30)
+
+
+def say(
+    text: str = "done", *, tools: int = 0, finish: str = "stop", tokens: int = 5, usd: float = 0.0
+) -> ModelAnswered:
+    uses = tuple(ToolUse(f"call_{i}", "look", {"i": i}) for i in range(tools))
+    return ModelAnswered(
+        Message("assistant", (Text(text), *uses)),
+        finish,  # type: ignore[arg-type]
+        "scripted/x",
+        input_tokens=tokens,
+        output_tokens=1,
+        cost_usd=usd,
+    )
+
+
+def outcome(index: int = 0, status: CallStatus = CallStatus.SUCCEEDED, **more: object) -> CallOutcome:
+    return CallOutcome(index, f"call_{index}", "look", status, "ok", **more)  # type: ignore[arg-type]
+
+
+def running(**more: object) -> RunState:
+    return RunState(status=Status.RUNNING, version=7, step=3, started=True, claimed=True, **more)  # type: ignore[arg-type]
+
+
+def types(transition) -> list[str]:
+    return [e.type for e in transition.events]
+
+
+SAMPLES: dict[type[Input], Input] = {
+    Admit: Admit(),
+    StepDone: StepDone(say(tools=1, finish="tool_calls"), NOW),
+    StepFailed: StepFailed(Failure("transient", "X", "x"), NOW),
+    TimerDue: TimerDue(),
+    CancelRequested: CancelRequested("ann"),
+    OwnerLost: OwnerLost("w", "killed"),
+    Released: Released("stops"),
+}
+
+# Columns in the order of SAMPLES: Admit, StepDone, StepFailed, TimerDue, CancelRequested, OwnerLost, Released.
+EXPECTED = {
+    "queued": "L . . . L . .",
+    "running": ". L L . L L L",
+    "waiting_approval": ". . . . L . .",
+    "waiting_input": ". . . . L . .",
+    "waiting_tool": ". . . . L . .",
+    "waiting_children": ". . . . L . .",
+    "delayed": ". . . L L . .",
+    "paused": ". . . . L . .",
+    "succeeded": ". . . . . . .",
+    "failed": ". . . . . . .",
+    "cancelled": ". . . . . . .",
+}
+PAIRS = [
+    (Status(status), kind, mark == "L")
+    for status, row in EXPECTED.items()
+    for kind, mark in zip(SAMPLES, row.split(), strict=True)
+]
+
+
+def test_the_written_out_table_is_complete():
+    assert {Status(s) for s in EXPECTED} == set(Status)
+    assert set(SAMPLES) == set(Input.__args__)
+    assert set(TABLE) == {(s, k) for s, k, legal in PAIRS if legal}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "legal"), PAIRS, ids=[f"{s}-{k.__name__}" for s, k, _ in PAIRS]
+)
+def test_every_pair_of_status_and_input(status, kind, legal):
+    state = RunState(status=status, version=4, started=True, claimed=status is Status.RUNNING)
+    if legal:
+        assert advance(state, [SAMPLES[kind]], NOW).events or kind in {TimerDue, Released}
+    else:
+        with pytest.raises(IllegalTransition) as caught:
+            advance(state, [SAMPLES[kind]], NOW)
+        assert caught.value.detail == {"status": str(status), "input": kind.__name__}
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_terminal_is_final(status):
+    """INV4: no input of any kind moves a run that has ended."""
+    for one in SAMPLES.values():
+        with pytest.raises(IllegalTransition):
+            advance(RunState(status=status), [one], NOW)
+
+
+def test_a_fold_that_ends_the_run_refuses_the_inputs_after_it():
+    """INV4: nor does an input later in the same fold."""
+    with pytest.raises(IllegalTransition):
+        advance(running(), [StepDone(say(), NOW), CancelRequested("ann")], NOW)
+
+
+def test_advance_does_not_touch_its_argument_and_no_input_changes_nothing():
+    state = running()
+    copy = replace(state)
+    advance(state, [SAMPLES[StepDone]], NOW)
+    assert state == copy
+    assert advance(state, [], NOW).state == state
+
+
+def test_one_version_for_a_fold_of_several_transitions():
+    state = RunState(status=Status.DELAYED, version=9, started=True, not_before=NOW)
+    nxt = advance(state, [TimerDue(), Admit()], NOW).state
+    assert (nxt.status, nxt.version) == (Status.RUNNING, 10)
+
+
+@pytest.mark.parametrize("one", [CancelRequested("ann"), OwnerLost("w", "x"), Released("x")])
+def test_inputs_that_change_neither_status_nor_step_leave_the_version(one):
+    assert advance(running(), [one], NOW).state.version == 7
+
+
+@pytest.mark.parametrize(
+    ("status", "claimed", "expected"),
+    [
+        (Status.QUEUED, False, None),
+        (Status.RUNNING, False, NOW + timedelta(seconds=5)),
+        (Status.RUNNING, True, NOW + timedelta(seconds=5)),
+        (Status.DELAYED, False, LATER),
+        (Status.WAITING_APPROVAL, False, LATER),
+        (Status.WAITING_INPUT, False, LATER),
+        (Status.WAITING_TOOL, False, LATER),
+        (Status.WAITING_CHILDREN, False, None),
+        (Status.PAUSED, False, None),
+        (Status.SUCCEEDED, False, None),
+        (Status.FAILED, False, None),
+        (Status.CANCELLED, False, None),
+    ],
+)
+def test_wake_at(status, claimed, expected):
+    assert wake_at(RunState(status=status, claimed=claimed, not_before=LATER), NOW, 5) == expected
+    assert holds_slot(RunState(status=status)) is (status is Status.RUNNING)
+
+
+# ── admission and timers ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("started", "event"), [(False, ev.RUN_STARTED), (True, ev.RUN_RESUMED)], ids=["new", "again"]
+)
+def test_admission_makes_a_run_ready(started, event):
+    done = advance(RunState(started=started, step=2, next_kind="tools"), [Admit()], NOW)
+    assert done.state.status is Status.RUNNING
+    assert done.state.started
+    assert done.ready
+    assert types(done) == [event]
+    assert done.events[0].payload == {"step": 2, "kind": "tools"}
+
+
+@pytest.mark.parametrize(
+    ("status", "one"), [(Status.QUEUED, Admit()), (Status.DELAYED, TimerDue())]
+)
+def test_not_before_gates_whatever_wakes_the_run(status, one):
+    """INV14: nothing starts before its time, not even a microsecond."""
+    state = RunState(status=status, not_before=NOW + timedelta(microseconds=1))
+    with pytest.raises(IllegalTransition, match="not before"):
+        advance(state, [one], NOW)
+    on_time = advance(replace(state, not_before=NOW), [one], NOW).state
+    assert on_time.not_before is None
+
+
+# ── cancel ───────────────────────────────────────────────────────────────────────────────────────
+
+UNOWNED = [s for s in Status if s not in TERMINAL and s is not Status.RUNNING]
+
+
+@pytest.mark.parametrize("status", UNOWNED)
+def test_cancel_ends_a_run_that_nobody_owns(status):
+    done = advance(RunState(status=status, version=2), [CancelRequested("ann", "why")], NOW)
+    assert (done.state.status, done.state.stop_reason) == (Status.CANCELLED, "cancelled")
+    assert done.state.version == 3
+    assert types(done) == [ev.RUN_CANCEL_REQUESTED, ev.RUN_CANCELLED]
+    assert done.events[0].payload == {"by": "ann", "reason": "why"}
+
+
+def test_cancel_of_a_rung_but_unclaimed_run_ends_it():
+    done = advance(replace(running(), claimed=False), [CancelRequested("ann")], NOW)
+    assert done.state.status is Status.CANCELLED
+
+
+def test_cancel_of_an_owned_run_only_leaves_a_flag_and_is_recorded_once():
+    first = advance(running(), [CancelRequested("ann")], NOW)
+    assert first.state == replace(running(), cancel_requested=True)
+    assert types(first) == [ev.RUN_CANCEL_REQUESTED]
+    assert not first.ready
+    again = advance(first.state, [CancelRequested("bob")], NOW)
+    assert again.events == ()
+
+
+RESULTS = {
+    "more tools": say(tools=2, finish="tool_calls"),
+    "final": say(),
+    "length": say(finish="length"),
+    "pause": say(finish="pause"),
+    "tools": ToolsDone((outcome(),)),
+    "waiting": ToolsWaiting(LATER, (outcome(),), (1,)),
+    "unknown": ToolsUnknown((outcome(),), (1,)),
+    "stopped": StepCancelled((outcome(),)),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_after_a_cancel_the_result_is_kept_and_the_run_ends(name):
+    """INV20: messages and outcomes of the finished step are in the transition. INV4: exactly one end event."""
+    result = RESULTS[name]
+    kind = "model" if isinstance(result, ModelAnswered) else "tools"
+    done = advance(running(cancel_requested=True, next_kind=kind), [StepDone(result, NOW)], NOW)
+    assert done.state.status is Status.CANCELLED
+    assert done.state.stop_reason == "cancelled"
+    assert types(done).count(ev.RUN_CANCELLED) == 1
+    assert types(done)[-1] == ev.RUN_CANCELLED
+    assert done.state.version == 8
+    if isinstance(result, ModelAnswered):
+        assert done.messages == (result.message,)
+        assert done.state.step == 4
+        assert done.proposed == bool(result.message.tool_uses())
+    else:
+        assert done.outcomes == result.outcomes
+
+
+def test_a_refusal_fails_even_when_a_cancel_came():
+    state = running(cancel_requested=True)
+    done = advance(state, [StepDone(say(finish="refusal"), NOW)], NOW)
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "refusal")
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        StepFailed(Failure("transient", "X", "x"), NOW),
+        StepFailed(Failure("limited", "X", "x", 5.0), NOW),
+        StepFailed(Failure("permanent", "X", "x"), NOW),
+        OwnerLost("w", "x"),
+        Released("x"),
+    ],
+)
+def test_after_a_cancel_every_other_end_of_a_step_ends_the_run(one):
+    done = advance(running(cancel_requested=True), [one], NOW)
+    assert (done.state.status, done.state.stop_reason) == (Status.CANCELLED, "cancelled")
+    assert not done.state.claimed
+    assert types(done)[-1] == ev.RUN_CANCELLED
+
+
+def test_a_cancel_folded_after_a_proposal_keeps_the_proposal():
+    """A retry of the cancelled run goes on with the tools; without ledger rows it would have nothing to run."""
+    inputs = [StepDone(say(tools=1, finish="tool_calls"), NOW), CancelRequested("ann")]
+    done = advance(running(), inputs, NOW)
+    assert done.state.status is Status.CANCELLED
+    assert done.state.next_kind == "tools"
+    assert done.proposed
+
+
+# ── model steps ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_answer_with_tools_goes_on_to_a_tools_step():
+    state = running(failures=2, deaths=1, messages=4, input_tokens=10, output_tokens=10)
+    done = advance(state, [StepDone(say(tools=2, finish="tool_calls", usd=0.5), NOW)], NOW)
+    nxt = done.state
+    assert (nxt.status, nxt.step, nxt.version) == (Status.RUNNING, 4, 8)
+    assert (nxt.next_kind, nxt.turn, nxt.messages) == ("tools", 1, 5)
+    assert (nxt.failures, nxt.deaths, nxt.claimed) == (0, 0, False)
+    assert (nxt.input_tokens, nxt.output_tokens, nxt.cost_usd) == (15, 11, 0.5)
+    assert done.proposed
+    assert done.ready
+    assert types(done) == [ev.STEP_STARTED, ev.MODEL_ANSWERED, ev.STEP_COMPLETED]
+    assert {e.step for e in done.events} == {4}
+
+
+@pytest.mark.parametrize(
+    ("finish", "status", "reason", "output"),
+    [
+        ("stop", Status.SUCCEEDED, "final_answer", "done"),
+        ("length", Status.SUCCEEDED, "length", "done"),
+        ("refusal", Status.FAILED, "refusal", None),
+    ],
+)
+def test_an_answer_without_tools_ends_the_run(finish, status, reason, output):
+    done = advance(running(), [StepDone(say(finish=finish), NOW)], NOW)
+    assert (done.state.status, done.state.stop_reason) == (status, reason)
+    assert done.state.output == output
+    assert done.state.step == 4
+    assert (done.state.error is not None) == (status is Status.FAILED)
+
+
+def test_a_pause_is_another_model_step():
+    done = advance(running(), [StepDone(say(finish="pause"), NOW)], NOW)
+    assert (done.state.status, done.state.next_kind, done.ready) == (Status.RUNNING, "model", True)
+    assert not done.proposed
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(max_turns=1), "max_iterations_exceeded"),
+        (Limits(max_tokens=6), "token_budget_exceeded"),
+        (Limits(max_cost_usd=0.5), "cost_budget_exceeded"),
+        (Limits(deadline=NOW), "deadline_exceeded"),
+    ],
+)
+def test_a_used_up_limit_stops_the_run_after_the_step_is_recorded(limits, reason):
+    answer = say(tools=1, finish="tool_calls", usd=0.5)
+    done = advance(running(limits=limits), [StepDone(answer, NOW)], NOW)
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, reason)
+    assert done.state.error["code"] == reason.upper()
+    assert (done.state.step, done.messages, done.proposed) == (4, (answer.message,), True)
+    final = advance(running(limits=limits), [StepDone(say(usd=0.5), NOW)], NOW)
+    assert final.state.status is Status.SUCCEEDED, "a final answer needs no more budget"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_turns=2),
+        Limits(max_tokens=7),
+        Limits(max_cost_usd=0.51),
+        Limits(deadline=NOW + timedelta(microseconds=1)),
+    ],
+)
+def test_a_limit_that_is_nearly_used_up_does_not_stop_the_run(limits):
+    answer = say(tools=1, finish="tool_calls", usd=0.5)
+    assert advance(running(limits=limits), [StepDone(answer, NOW)], NOW).ready
+
+
+# ── tools steps ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_finished_tools_go_back_to_the_model():
+    calls = (
+        outcome(0, cost_usd=0.25, trust="untrusted"),
+        outcome(1, CallStatus.FAILED, error_type="TIMEOUT"),
+        outcome(2, CallStatus.REJECTED, error_type="INVALID"),
+    )
+    done = advance(running(next_kind="tools"), [StepDone(ToolsDone(calls), NOW)], NOW)
+    nxt = done.state
+    assert (nxt.status, nxt.step, nxt.next_kind, nxt.messages) == (Status.RUNNING, 4, "model", 1)
+    assert nxt.cost_usd == 0.25
+    assert nxt.turn == 0
+    assert done.outcomes == calls
+    (message,) = done.messages
+    assert message.role == "tool"
+    assert message.trust == "untrusted"
+    assert [b.is_error for b in message.content] == [False, True, True]
+    assert [b.tool_use_id for b in message.content] == ["call_0", "call_1", "call_2"]
+    assert types(done) == [
+        ev.STEP_STARTED,
+        ev.TOOL_COMPLETED,
+        ev.TOOL_TIMEOUT,
+        ev.TOOL_FAILED,
+        ev.STEP_COMPLETED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        (Limits(deadline=NOW), "deadline_exceeded"),
+        (Limits(max_cost_usd=0.5), "cost_budget_exceeded"),
+    ],
+)
+def test_a_limit_that_the_tools_used_up_stops_the_run_before_another_model_call(limits, reason):
+    step = StepDone(ToolsDone((outcome(cost_usd=0.5),)), NOW)
+    done = advance(running(next_kind="tools", limits=limits), [step], NOW)
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, reason)
+    assert done.state.step == 4
+
+
+def test_a_waiting_tool_delays_the_run_without_counting_a_step():
+    done = advance(
+        running(next_kind="tools"), [StepDone(ToolsWaiting(LATER, (outcome(),), (1,)), NOW)], NOW
+    )
+    assert (done.state.status, done.state.not_before) == (Status.DELAYED, LATER)
+    assert (done.state.step, done.state.version, done.state.claimed) == (3, 8, False)
+    assert done.outcomes == (outcome(),)
+    assert types(done) == [ev.STEP_STARTED, ev.RUN_DELAYED]
+
+
+def test_a_wait_beyond_the_deadline_fails_now_and_keeps_what_is_finished():
+    """INV2, INV3: outcomes that are already known reach the ledger, or a retry would run them again."""
+    state = running(next_kind="tools", limits=Limits(deadline=LATER - timedelta(seconds=1)))
+    done = advance(state, [StepDone(ToolsWaiting(LATER, (outcome(),), (1,)), NOW)], NOW)
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "deadline_exceeded")
+    assert done.state.not_before is None
+    assert done.outcomes == (outcome(),)
+
+
+def test_an_unknown_effect_waits_for_a_person():
+    done = advance(
+        running(next_kind="tools"), [StepDone(ToolsUnknown((outcome(),), (1,)), NOW)], NOW
+    )
+    assert done.state.status is Status.WAITING_APPROVAL
+    assert not done.state.claimed
+    assert done.outcomes == (outcome(),)
+    waiting = next(e for e in done.events if e.type == ev.RUN_WAITING)
+    assert waiting.payload == {"for": "unknown_effect", "calls": ["4.1"]}
+    assert wake_at(done.state, NOW, 5) is None
+
+
+def test_a_step_that_was_stopped_without_a_cancel_flag_ends_as_cancelled():
+    done = advance(running(), [StepDone(StepCancelled(), NOW)], NOW)
+    assert done.state.status is Status.CANCELLED
+    assert done.state.step == 3
+
+
+# ── failures ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def fail(state: RunState, category: str, jitter: float = 1.0, **more: object):
+    failure = Failure(category, "X", "x", **more)  # type: ignore[arg-type]
+    return advance(state, [StepFailed(failure, NOW, jitter)], NOW)
+
+
+def test_a_transient_failure_delays_with_growing_backoff_until_attempts_are_used_up():
+    state, waits = running(retry=RetryRule(max_attempts=4, base_s=1, factor=3, max_s=5)), []
+    for _ in range(3):
+        done = fail(state, "transient")
+        assert done.state.status is Status.DELAYED
+        assert not done.state.claimed
+        assert types(done) == [ev.STEP_STARTED, ev.STEP_FAILED, ev.RUN_DELAYED]
+        waits.append((done.state.not_before - NOW).total_seconds())
+        state = replace(done.state, status=Status.RUNNING, claimed=True)
+    assert waits == [1, 3, 5]
+    done = fail(state, "transient")
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "retries_exhausted")
+    assert done.state.error["code"] == "X"
+    assert done.state.failures == 4
+
+
+def test_a_permanent_failure_ends_the_run():
+    done = fail(running(), "permanent", detail={"limit": 3})
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "error")
+    assert done.state.error == {
+        "category": "permanent",
+        "code": "X",
+        "message": "x",
+        "detail": {"limit": 3},
+    }
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.001, 0.5, 0.999])
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 30.0, 86400.0])
+def test_retry_after_is_a_minimum(jitter, seconds):
+    """INV14: whatever the jitter, never before Retry-After; never more than a second after it."""
+    done = fail(running(), "limited", jitter, retry_after_s=seconds)
+    wait_s = (done.state.not_before - NOW).total_seconds()
+    assert done.state.status is Status.DELAYED
+    assert seconds <= wait_s <= seconds + 1.0
+    assert done.state.failures == 0, "a limit uses up no attempts"
+
+
+def test_a_limit_never_uses_up_attempts():
+    state = running(retry=RetryRule(max_attempts=1), failures=0)
+    for _ in range(20):
+        done = fail(state, "limited")
+        assert done.state.status is Status.DELAYED
+        state = replace(done.state, status=Status.RUNNING, claimed=True)
+
+
+def test_retry_after_zero_is_no_hot_loop():
+    done = fail(running(), "limited", 0.0, retry_after_s=0.0)
+    assert done.state.not_before > NOW
+
+
+@pytest.mark.parametrize("category", ["transient", "limited"])
+def test_a_wait_beyond_the_deadline_fails_now(category):
+    state = running(limits=Limits(deadline=NOW + timedelta(seconds=10)))
+    done = fail(state, category, retry_after_s=11.0 if category == "limited" else None)
+    expected = Status.FAILED if category == "limited" else Status.DELAYED
+    assert done.state.status is expected
+    if expected is Status.FAILED:
+        assert done.state.stop_reason == "deadline_exceeded"
+        assert types(done) == [ev.STEP_STARTED, ev.STEP_FAILED, ev.RUN_FAILED]
+
+
+# ── death and release ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lost_owner_frees_the_run_for_the_next():
+    done = advance(running(deaths=1), [OwnerLost("w", "killed")], NOW)
+    assert done.state == replace(running(deaths=2), claimed=False)
+    assert done.ready
+    assert types(done) == [ev.RUN_RECOVERED]
+
+
+def test_poison_fails_after_so_many_deaths_at_one_step():
+    """INV15: a run that kills its workers is put aside, with its reason."""
+    state = running()
+    for n in range(1, MAX_DEATHS + 1):
+        done = advance(replace(state, claimed=True), [OwnerLost("w", "killed")], NOW)
+        state = done.state
+        assert state.status is (Status.FAILED if n == MAX_DEATHS else Status.RUNNING)
+    assert state.stop_reason == "poisoned"
+    assert state.error["code"] == "POISONED"
+    assert types(done) == [ev.RUN_RECOVERED, ev.RUN_FAILED]
+
+
+def test_deaths_are_counted_per_step():
+    state = advance(running(deaths=MAX_DEATHS - 1), [SAMPLES[StepDone]], NOW).state
+    assert state.deaths == 0
+
+
+def test_a_release_costs_nothing():
+    done = advance(running(deaths=1, failures=1), [Released("stops")], NOW)
+    assert done.state == replace(running(deaths=1, failures=1), claimed=False)
+    assert done.ready
+    assert done.events == ()
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("cancel", [False, True], ids=["", "cancelled"])
+def test_every_end_of_a_step_frees_the_run(name, cancel):
+    kind = "model" if isinstance(RESULTS[name], ModelAnswered) else "tools"
+    state = running(cancel_requested=cancel, next_kind=kind)
+    done = advance(state, [StepDone(RESULTS[name], NOW)], NOW)
+    assert not done.state.claimed
+    moved = (done.state.status, done.state.step) != (state.status, state.step)
+    assert done.state.version == state.version + moved
+    assert types(done)[0] == ev.STEP_STARTED
+    assert done.events[0].at == NOW
