@@ -1,7 +1,8 @@
-"""Gathering single calls into batches, without waiting: what arrives while one batch is under way is the next batch.
+"""Gathering single calls into batches, without waiting: what arrives while one batch is under way
+is the next batch.
 
-At low load a batch has one item and costs nothing extra; under load one round trip (and one fsync) serves many callers.
-Used for claims and commits (Postgres) and for leases (Redis).
+At low load a batch has one item and costs nothing extra; under load one round trip (and one fsync)
+serves many callers. Used for claims and commits (Postgres) and for leases (Redis).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Item, Answer]):
     """Calls `work(items)` for batches of items; `await batcher(item)` gives that item's answer.
 
-    `work` returns one answer per item, in order. When it raises and the batch had several items, each is tried alone, so
-    that one bad item fails nobody else. At most `parallel` batches are under way.
+    `work` returns one answer per item, in order. When it raises and the batch had several items,
+    each is tried alone, so that one bad item fails nobody else. At most `parallel` batches are
+    under way.
     """
 
     def __init__(

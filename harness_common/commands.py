@@ -1,7 +1,8 @@
-"""What people ask for: start, cancel, retry. Each builds an input, applies it and returns what must happen next.
+"""What people ask for: start, cancel, retry. Each builds an input, applies it and returns what must
+happen next.
 
-Called by the API (and by the scheduler for schedules). Every command is one transaction; doorbells and signals go out after
-it, and a lost one costs seconds, never a run.
+Called by the API (and by the scheduler for schedules). Every command is one transaction; doorbells
+and signals go out after it, and a lost one costs seconds, never a run.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from harness_common.core.run import (
 from harness_common.store import json_codec
 from harness_common.store.apply import (
     RING_AFTER_S,
+    Write,
     apply,
     encode_snapshot,
     lock_run,
@@ -48,7 +50,9 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class StartRun:
-    """A request for a new run. `idempotency_key` with the digest of the request body makes it safe to repeat."""
+    """A request for a new run. `idempotency_key` with the digest of the request body makes it safe
+    to repeat.
+    """
 
     agent: str
     input: str
@@ -71,7 +75,9 @@ class StartRun:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The accepted run; `replayed` when the idempotency key had made it before. `doorbell` when it was admitted at once."""
+    """The accepted run; `replayed` when the idempotency key had made it before. `doorbell` when it
+    was admitted at once.
+    """
 
     run_id: UUID
     session_id: UUID | None
@@ -85,8 +91,8 @@ async def start_run(
 ) -> Started:
     """Accept a run: queued, or running at once when the tenant has room and nobody waits before it.
 
-    With an `actor` the audit trail gets a row in the same transaction.
-    Raises `NotFound` (agent, session), `Conflict` (closed or busy session, key used for another body).
+    With an `actor` the audit trail gets a row in the same transaction. Raises `NotFound` (agent,
+    session), `Conflict` (closed or busy session, key used for another body).
     """
     async with db.tenant_transaction(tenant_id) as conn:
         begin = await _begin(db, conn, tenant_id, request)
@@ -98,7 +104,7 @@ async def start_run(
         spec = AgentSpec.model_validate(begin["spec"])
         first = user(request.input)
         state = RunState(limits=_limits(spec, request, begin["now"]), messages=1)
-        started = await _insert(db, conn, tenant_id, begin, spec, request, state, (first,))
+        started = await _insert(db, conn, tenant_id, begin, spec, request, _First(state, (first,)))
         if actor is not None:
             detail = {"agent": f"{begin['agent_name']}@{begin['agent_version']}"}
             entry = Entry("run.create", encode("run", started.run_id), detail)
@@ -115,7 +121,8 @@ async def retry_run(
     trace_id: str = "",
     actor: Actor | None = None,
 ) -> Started:
-    """Make a new run that goes on from the last checkpoint of a finished one; recorded effects are not run again.
+    """Make a new run that goes on from the last checkpoint of a finished one; recorded effects are
+    not run again.
 
     Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded.
     """
@@ -146,7 +153,9 @@ async def retry_run(
             await checkpoint_state(conn, source, source.state.step, db.timeout_s),
             limits=_limits(spec, request, begin["now"]),
         )
-        started = await _insert(db, conn, tenant_id, begin, spec, request, state, (), source=source)
+        started = await _insert(
+            db, conn, tenant_id, begin, spec, request, _First(state, source=source)
+        )
         if actor is not None:
             detail = {"made": encode("run", started.run_id)}
             entry = Entry("run.retry", encode("run", run_id), detail)
@@ -186,7 +195,7 @@ async def _reserve_key(
     rows = await run_sql(conn, "idempotency_read", scope, db.timeout_s)
     if rows[0]["body_digest"] != request.body_digest:
         raise Conflict(
-            f"Idempotency-Key {request.idempotency_key!r} was used for a different request body; use a new key",
+            f"Idempotency-Key {request.idempotency_key!r} was used for another body; use a new key",
             code="IDEMPOTENCY_KEY_REUSED",
             field="Idempotency-Key",
         )
@@ -234,6 +243,15 @@ def _least(a: N | None, b: N | None) -> N | None:
     return min((x for x in (a, b) if x is not None), default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class _First:
+    """How a run begins: fresh with its first message, or as a copy of a checkpoint."""
+
+    state: RunState
+    messages: tuple[Message, ...] = ()
+    source: StoredRun | None = None
+
+
 async def _insert(
     db: Database,
     conn: Connection,
@@ -241,13 +259,10 @@ async def _insert(
     begin: Row,
     spec: AgentSpec,
     request: StartRun,
-    state: RunState,
-    messages: tuple[Message, ...],
-    *,
-    source: StoredRun | None = None,
+    first: _First,
 ) -> Started:
-    """Write the run in its first state, admitted at once when the tenant has room and nobody waits."""
-    run_id, now = begin["run_id"], begin["now"]
+    """Write the run in its first state, admitted at once if there is room and nobody waits."""
+    run_id, now, state, source = begin["run_id"], begin["now"], first.state, first.source
     session_id = begin["session_id"] or begin["new_session_id"]
     about: dict[str, Json] = {"agent": f"{begin['agent_name']}@{begin['agent_version']}"}
     if source is not None:
@@ -294,7 +309,7 @@ async def _insert(
         "events": [{"type": e.type, "step": e.step, "payload": e.payload} for e in made.events],
         "messages": [
             {"n": i + 1, "step": 0, "role": m.role, "trust": m.trust, "body": dumps(m)}
-            for i, m in enumerate(messages)
+            for i, m in enumerate(first.messages)
         ],
     }
     snapshot = encode_snapshot(made.state) if source is not None else None
@@ -329,7 +344,8 @@ async def cancel_run(
     reason: str = "",
     actor: Actor | None = None,
 ) -> Cancelled:
-    """Ask a run to stop: at once when nobody owns it, else at its owner's next safe point. Safe to repeat.
+    """Ask a run to stop: at once when nobody owns it, else at its owner's next safe point. Safe to
+    repeat.
 
     Raises `NotFound`. A run that has already ended is left as it is.
     """
@@ -356,7 +372,9 @@ async def cancel_run(
             },
             db.timeout_s,
         )
-        applied = await apply(conn, run, transition, now=now, timeout_s=db.timeout_s, input_delta=1)
+        (applied,) = await apply(
+            conn, [Write(run, transition, now, input_delta=1)], timeout_s=db.timeout_s
+        )
         if applied is None:
             raise Conflict("the run changed while it was locked", run_id=encode("run", run_id))
         if actor is not None:

@@ -1,7 +1,8 @@
 """Every setting of every process, read from the environment with the prefix `HARNESS_`.
 
-Nested groups use a double underscore: `HARNESS_WORKER__CONCURRENCY=500`. The three that everybody sets are at the top:
-`HARNESS_DATABASE_URL`, `HARNESS_REDIS_URL` and `HARNESS_STEPS_PER_TASK`. A setting that does not exist is refused.
+Nested groups use a double underscore: `HARNESS_WORKER__CONCURRENCY=500`. The three that everybody
+sets are at the top: `HARNESS_DATABASE_URL`, `HARNESS_REDIS_URL` and `HARNESS_STEPS_PER_TASK`. A
+setting that does not exist is refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ApiSettings(_Group):
     idempotency_ttl_s: int = 24 * 3600
     sse_ping_s: float = 15.0
     key_pepper: SecretStr | None = None
-    """Mixed into API key hashes. None: the file `pepper` of the data folder, made at first start."""
+    """Mixed into API key hashes. None: the file `pepper` of the data folder."""
 
 
 class WorkerSettings(_Group):
@@ -59,7 +60,9 @@ class DatabaseSettings(_Group):
     """The longest any statement may take, enforced on our side."""
     connect_timeout_s: float = 5.0
     prepare_threshold: int | None = 1
-    """Executions before a statement is prepared; None for poolers that cannot keep prepared statements."""
+    """Executions before a statement is prepared; None for poolers that cannot keep prepared
+    statements.
+    """
     snapshot_every: int = 20
 
 

@@ -1,7 +1,8 @@
 """One doorbell answered: lease, claim, load, run the step, commit, let go, ring the next.
 
-The order is the design. The lease is taken first and released before the next doorbell; the claim in Postgres is what
-makes this process the owner; nothing is open while the step runs; the commit compares everything that was seen.
+The order is the design. The lease is taken first and released before the next doorbell; the claim
+in Postgres is what makes this process the owner; nothing is open while the step runs; the commit
+compares everything that was seen.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harness_common.store.rows import StoredRun
 from harness_worker.runtime import Held, Runtime
 from harness_worker.steps import STEPS
 from harness_worker.steps.context import StepContext
-from harness_worker.tools.runner import CancelAsked
+from harness_worker.tools.call import CancelAsked
 
 log = structlog.get_logger()
 
@@ -73,7 +74,9 @@ async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) 
 
 
 async def _take_lease(runtime: Runtime, held: Held) -> bool:
-    """Take the lease. Without Redis the work goes on: the claim decides, at the price of a lost race at times."""
+    """Take the lease. Without Redis the work goes on: the claim decides, at the price of a lost
+    race at times.
+    """
     try:
         return await runtime.leases.take(held.run_id, held.lease)
     except RedisFault as error:
@@ -96,7 +99,9 @@ def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
 
 
 async def _work(runtime: Runtime, held: Held, claimed: Claimed) -> Applied:
-    """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and committed on its own."""
+    """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and
+    committed on its own.
+    """
     settings = runtime.settings
     until = time.monotonic() + settings.worker.turn_ms / 1000
     run = claimed.run
@@ -111,9 +116,7 @@ async def _work(runtime: Runtime, held: Held, claimed: Claimed) -> Applied:
             and not runtime.stopping
             and not held.cancel_requested
         )
-        keep = (
-            NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
-        )
+        keep = NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
         applied = await _one_step(runtime, held, run, messages, calls, keep)
         messages += applied.transition.messages
         _after_commit(runtime, run, applied, messages)
@@ -143,7 +146,7 @@ async def _one_step(
     except HarnessError as error:
         if isinstance(error, LostOwnership | DatabaseUnavailable):
             raise
-        outcome = StepFailed(classify(error), started_at, random.random())  # noqa: S311
+        outcome = StepFailed(classify(error), started_at, random.random())
     if isinstance(outcome, Released):
         keep = None
     return await settle(
@@ -152,7 +155,7 @@ async def _one_step(
 
 
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
-    """Run the step's function as a task that a cancel, a stop or the step's timeout can interrupt."""
+    """Run the step as a task that a cancel, a stop or the step's timeout can interrupt."""
     kind = ctx.run.state.next_kind
     step = STEPS.get(kind)
     if step is None:
@@ -165,27 +168,30 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     try:
         async with asyncio.timeout(limit_s):
             return StepDone(await held.task, ctx.started_at)
-    except CancelAsked:
-        if held.release_asked and not held.cancel_requested:
-            return Released("the worker stops")
-        return StepDone(StepCancelled(), ctx.started_at)
     except TimeoutError:
         failure = Failure("transient", "STEP_TIMEOUT", f"the step took longer than {limit_s:g} s")
-        return StepFailed(failure, ctx.started_at, random.random())  # noqa: S311
+        return StepFailed(failure, ctx.started_at, random.random())
+    except CancelAsked:
+        return _stopped(held, ctx)
     except asyncio.CancelledError:
-        if held.cancel_requested:
-            return StepDone(StepCancelled(), ctx.started_at)
-        if held.release_asked:
-            return Released("the worker stops")
+        if held.stop_asked():
+            return _stopped(held, ctx)
         raise
     except (LostOwnership, DatabaseUnavailable):
         raise
-    except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
+    except Exception as error:
         if not isinstance(error, HarnessError):
             log.exception("step.crashed", run_id=str(ctx.run.id), step=ctx.number, kind=kind)
-        return StepFailed(classify(error), ctx.started_at, random.random())  # noqa: S311
+        return StepFailed(classify(error), ctx.started_at, random.random())
     finally:
         held.task = None
+
+
+def _stopped(held: Held, ctx: StepContext) -> Input:
+    """Return what an interrupted step means. A cancel counts only if Postgres holds it too."""
+    if held.release_asked and not held.cancel_requested:
+        return Released("the worker stops")
+    return StepDone(StepCancelled(), ctx.started_at)
 
 
 def _after_commit(
@@ -214,5 +220,3 @@ def release_all(runtime: Runtime) -> None:
     """Ask every held run to be given back (the process stops)."""
     for held in list(runtime.held.values()):
         held.release()
-
-

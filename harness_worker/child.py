@@ -1,21 +1,24 @@
-"""One worker process in the foreground: `python -m harness_worker.child`. Started by the supervisor in `__main__`."""
+"""One worker process in the foreground: `python -m harness_worker.child`. Started by the supervisor
+in `__main__`.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
 
+from harness_common.broker.app import app
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
 from harness_worker.pool import TaskPool
-from harness_worker.tasks import app, process
+from harness_worker.tasks import process
 
 
 def main() -> int:
     """Run until SIGTERM.
 
-    Celery's worker is built here rather than through its command line, which would import every plugin (Flower among them) at
-    each start.
+    Celery's worker is built here rather than through its command line, which would import every
+    plugin (Flower among them) at each start.
     """
     config = settings()
     configure_logging(config.log)

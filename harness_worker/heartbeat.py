@@ -1,7 +1,8 @@
 """One batched heartbeat for all runs that a process holds, and the signals that reach it.
 
-The heartbeat says "this process lives" in Postgres, renews (or sets again) its leases in Redis, and hears in the answer which
-runs are to be cancelled and which claims the process does not know of: a claim whose reply got lost is given back.
+The heartbeat says "this process lives" in Postgres, renews (or sets again) its leases in Redis, and
+hears in the answer which runs are to be cancelled and which claims the process does not know of: a
+claim whose reply got lost is given back.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ async def beat(runtime: Runtime) -> None:
         if row["run_id"] is None:
             runtime.clock.set(row["now"])
             if row["condemned"]:
-                # The reaper took us for dead: our claims are gone, and commits will say so one by one.
+                # The reaper took us for dead: our claims are gone, and commits will say so one by
+                # one.
                 log.warning("worker.condemned", worker=str(runtime.worker))
         elif row["cancel_requested"] and row["run_id"] in runtime.held:
             request_cancel(runtime, row["run_id"])
@@ -51,7 +53,9 @@ async def beat(runtime: Runtime) -> None:
 
 
 async def renew_leases(runtime: Runtime) -> None:
-    """Extend the leases of all held runs, and set again those that vanished (a flushed or restarted Redis)."""
+    """Extend the leases of all held runs, and set again those that vanished (a flushed or restarted
+    Redis).
+    """
     held = list(runtime.held.values())
     try:
         taken, vanished = await runtime.leases.renew((h.run_id, h.lease) for h in held)
@@ -101,11 +105,11 @@ async def heartbeat_loop(runtime: Runtime) -> None:
             await beat(runtime)
         except DatabaseUnavailable as error:
             log.warning("heartbeat.failed", error=str(error))
-        await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))  # noqa: S311
+        await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))
 
 
 async def signal_loop(runtime: Runtime) -> None:
-    """Listen for cancels over Redis until cancelled; a lost signal arrives with the next heartbeat."""
+    """Listen for cancels over Redis; a lost signal arrives with the next heartbeat."""
     while True:
         try:
             async with runtime.channel.worker_signals(runtime.worker) as signals:
@@ -114,4 +118,4 @@ async def signal_loop(runtime: Runtime) -> None:
                         request_cancel(runtime, UUID(hex=signal["cancel"]))
         except RedisFault as error:
             log.info("signals.reconnecting", error=str(error))
-            await asyncio.sleep(0.2 + 0.8 * random.random())  # noqa: S311
+            await asyncio.sleep(0.2 + 0.8 * random.random())

@@ -1,8 +1,9 @@
 """Celery's worker pool as an asyncio loop in a thread of its own (`-P custom`).
 
-Celery's tracer runs in a greenlet (SQLAlchemy's bridge), so that signals, acks and events stay Celery's, while the body of the
-task awaits. One process holds thousands of slow model calls. The semaphore stands *before* `apply_target`: acknowledging early
-frees the prefetch window at once, and would otherwise let a worker take every message there is.
+Celery's tracer runs in a greenlet (SQLAlchemy's bridge), so that signals, acks and events stay
+Celery's, while the body of the task awaits. One process holds thousands of slow model calls. The
+semaphore stands *before* `apply_target`: acknowledging early frees the prefetch window at once, and
+would otherwise let a worker take every message there is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ log = structlog.get_logger()
 Hook = Callable[[], Any]
 
 
-class TaskPool(BasePool):  # type: ignore[misc]
-    """An event loop that runs tasks side by side. `on_loop_start` and `on_loop_stop` are set by `tasks`."""
+class TaskPool(BasePool):
+    """An event loop that runs tasks side by side. `on_loop_start` and `on_loop_stop` are set by
+    `tasks`.
+    """
 
     body_can_be_buffer = True
     signal_safe = False
@@ -62,9 +65,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """Run one task on the loop, as soon as a slot is free."""
 
         def start() -> None:
-            task = self.loop.create_task(
-                self._one(target, args, kwargs, callback, accept_callback)
-            )
+            task = self.loop.create_task(self._one(target, args, kwargs, callback, accept_callback))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -1,4 +1,5 @@
-"""What one worker process has while it runs: connections, registries, the runs it holds, its caches.
+"""What one worker process has while it runs: connections, registries, the runs it holds, its
+caches.
 
 Made on the pool's event loop at start; the steps see only a `StepContext`.
 """
@@ -45,7 +46,9 @@ _CACHED_AGENTS: Final = 500
 
 
 class PgClock:
-    """Postgres time without asking: the last answer plus what the monotonic clock says has passed (INV17)."""
+    """Postgres time without asking: the last answer plus what the monotonic clock says has passed
+    (INV17).
+    """
 
     def __init__(self) -> None:
         self._at: datetime | None = None
@@ -74,7 +77,13 @@ class Held:
     cancel_requested: bool = False
     release_asked: bool = False
     writing: int = 0
-    """Started writes whose outcome is not recorded yet: they are awaited, not interrupted, when the process stops."""
+    """Started writes whose outcome is not recorded yet: they are awaited, not interrupted, when the
+    process stops.
+    """
+
+    def stop_asked(self) -> bool:
+        """Tell whether the step was interrupted on purpose."""
+        return self.cancel_requested or self.release_asked
 
     def cancel(self) -> None:
         """Stop the step now; a write under way becomes unknown."""
@@ -128,7 +137,9 @@ class Runtime:
     _agents: OrderedDict[UUID, AgentSpec] = field(default_factory=OrderedDict)
 
     def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
-        """Return the committed messages of a run that this process has seen. They are append-only, so never stale."""
+        """Return the committed messages of a run that this process has seen. They are append-only,
+        so never stale.
+        """
         return self._messages.get(run_id, ())
 
     def remember(self, run_id: UUID, messages: tuple[Message, ...]) -> None:
@@ -165,12 +176,17 @@ def connection_name(worker: UUID) -> str:
 
 async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     """Connect to everything; waits for Postgres, does not need Redis to be there yet."""
-    worker = UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
+    worker = (
+        UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
+    )
     db = Database(settings.require_database_url(), settings.database, name=f"harness {name}")
     await db.__aenter__()
     await db.ready(60.0)
     redis = connect(
-        settings.require_redis_url(), settings.redis, name=connection_name(worker), max_connections=256
+        settings.require_redis_url(),
+        settings.redis,
+        name=connection_name(worker),
+        max_connections=256,
     )
     http = shared_client()
     prefix = settings.redis.prefix

@@ -44,12 +44,12 @@ class Process:
                 self.runtime.live.run(),
             )
         ]
-        log.info(
-            "worker.started", worker=str(self.runtime.worker), name=self.name, pid=os.getpid()
-        )
+        log.info("worker.started", worker=str(self.runtime.worker), name=self.name, pid=os.getpid())
 
     async def stop(self) -> None:
-        """Take nothing more; wait out the grace; hand over model steps and reads; await started writes."""
+        """Take nothing more; wait out the grace; hand over model steps and reads; await started
+        writes.
+        """
         runtime = self.runtime
         if runtime is None:
             return
@@ -70,7 +70,7 @@ async def _until_idle(runtime: Runtime, limit_s: float) -> None:
     """Wait until nothing is held, at most `limit_s`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            while runtime.held:
+            while runtime.held:  # noqa: ASYNC110 - a set that empties, polled while stopping
                 await asyncio.sleep(0.05)
 
 
@@ -79,11 +79,9 @@ TaskPool.on_loop_start = process.start
 TaskPool.on_loop_stop = process.stop
 
 
-@app.task(name=STEP_TASK, ignore_result=True, acks_late=False)  # type: ignore[untyped-decorator]
+@app.task(name=STEP_TASK, ignore_result=True, acks_late=False)
 def step(tenant_id: str, run_id: str, version: int) -> str:
     """Answer a doorbell: look at this run, and do its next step if it is still to do."""
     assert process.runtime is not None
-    outcome: str = wait_for(
-        answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version)
-    )
+    outcome: str = wait_for(answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version))
     return outcome

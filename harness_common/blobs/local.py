@@ -1,6 +1,7 @@
 """Artifacts as files named by their content, below the data folder.
 
-The name is the SHA-256 of the bytes, so the same bytes are kept once and a name never means something else later.
+The name is the SHA-256 of the bytes, so the same bytes are kept once and a name never means
+something else later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The Celery app: one task, acknowledged early, JSON only, nothing of Celery's for time, results or cancelling.
+"""The Celery app: one task, acknowledged early, JSON only, nothing of Celery's for time, results or
+cancelling.
 
-Imported by everything that rings (API, scheduler, workers), by the worker's command line and by Flower. The values come
-from measurements; see docs/adr/0002.
+Imported by everything that rings (API, scheduler, workers), by the worker's command line and by
+Flower. The values come from measurements; see docs/adr/0002.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from celery import Celery
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 
 from harness_common.settings import Settings, settings
 

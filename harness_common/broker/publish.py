@@ -1,7 +1,8 @@
-"""Ringing doorbells: a bounded queue and one thread, so that a frozen broker never freezes an event loop.
+"""Ringing doorbells: a bounded queue and one thread, so that a frozen broker never freezes an event
+loop.
 
-A doorbell that is lost, late or doubled is harmless: the scheduler rings again from `runs.wake_at`. So `ring` never raises
-and never waits; when the queue is full the doorbell is dropped and counted.
+A doorbell that is lost, late or doubled is harmless: the scheduler rings again from `runs.wake_at`.
+So `ring` never raises and never waits; when the queue is full the doorbell is dropped and counted.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Doorbell:
 
 
 class Bell:
-    """Rings from a thread of its own over one kept connection. `close` waits for what is queued, bounded."""
+    """Rings from a thread of its own over one kept connection. `close` waits for what is queued,
+    bounded.
+    """
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -78,7 +81,9 @@ class Bell:
             except Exception as error:  # noqa: BLE001 - any broker failure means the same: not rung
                 self.lost += len(bells)
                 log.warning(
-                    "doorbell.lost", count=len(bells), error=f"{type(error).__name__}: {error}"[:300]
+                    "doorbell.lost",
+                    count=len(bells),
+                    error=f"{type(error).__name__}: {error}"[:300],
                 )
                 producer = None
 
@@ -102,7 +107,7 @@ class Bell:
             queue=bell.queue,
             priority=bell.priority,
             headers={"trace_id": bell.trace_id, "ring": bell.ring},
-            argsrepr=f"(run_{bell.run_id.hex}, version {bell.version}, tenant {bell.tenant_id.hex})",
+            argsrepr=f"(run_{bell.run_id.hex}, v{bell.version}, tenant {bell.tenant_id.hex})",
             kwargsrepr="{}",
             retry=False,
         )

@@ -1,8 +1,10 @@
-"""Kombu's Redis transport without its emulated acknowledgements, and taking several messages at once.
+"""Kombu's Redis transport without its emulated acknowledgements, and taking several messages at
+once.
 
-A doorbell may be lost: the scheduler rings again (ARCHITECTURE, decision 2). Kombu's bookkeeping of unacknowledged messages costs two
-round trips a message and redelivers what must not be redelivered after every connection loss; here only the count is
-kept, for the prefetch window. `BLMPOP` (Redis 7, Valkey 8) takes up to `POP` messages in one round trip.
+A doorbell may be lost: the scheduler rings again (ARCHITECTURE, decision 2). Kombu's bookkeeping of
+unacknowledged messages costs two round trips a message and redelivers what must not be redelivered
+after every connection loss; here only the count is kept, for the prefetch window. `BLMPOP` (Redis
+7, Valkey 8) takes up to `POP` messages in one round trip.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ POP: Final = 8
 """Messages taken at once. Small, so that an idle process finds some left."""
 
 
-class QoS(redis.QoS):  # type: ignore[misc]
+class QoS(redis.QoS):
     """Counts what is in hand; keeps nothing in Redis."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -30,7 +32,7 @@ class QoS(redis.QoS):  # type: ignore[misc]
         """Count it as done."""
         virtual.QoS.ack(self, delivery_tag)
 
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Count it as done: a doorbell that was put back would be rung again anyway."""
         del requeue
         virtual.QoS.ack(self, delivery_tag)
@@ -44,7 +46,7 @@ class QoS(redis.QoS):  # type: ignore[misc]
         self._delivered.clear()
 
 
-class Channel(redis.Channel):  # type: ignore[misc]
+class Channel(redis.Channel):
     """Takes several messages in one round trip."""
 
     QoS = QoS
@@ -62,7 +64,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
         room = self.qos.can_consume_max_estimate()
         count = POP if room is None else max(1, min(POP, room))
         self._in_poll = self.client.connection
-        self._brpop_sent_at = monotonic()
+        self._brpop_sent_at = monotonic()  # type: ignore[assignment]
         self.client.connection.send_command(
             "BLMPOP", wait_s or 0, len(keys), *keys, "RIGHT", "COUNT", count
         )
@@ -75,7 +77,7 @@ class Channel(redis.Channel):  # type: ignore[misc]
                 self.client.connection.disconnect()
                 raise
         finally:
-            self._in_poll = None
+            self._in_poll = None  # type: ignore[assignment]
             self._flush_brpop_reauth()
         if not answer:
             raise Empty
@@ -83,11 +85,11 @@ class Channel(redis.Channel):  # type: ignore[misc]
         queue = bytes_to_str(key).removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
         self._queue_cycle.rotate(queue)
         for item in items:
-            self.connection._deliver(loads(bytes_to_str(item)), queue)  # noqa: SLF001 - as kombu's own
+            self.connection._deliver(loads(bytes_to_str(item)), queue)
         return True
 
 
-class Transport(redis.Transport):  # type: ignore[misc]
+class Transport(redis.Transport):
     """The transport named in `broker_transport`."""
 
     Channel = Channel

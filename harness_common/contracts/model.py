@@ -1,6 +1,8 @@
-"""What the model step needs of a language model: one streamed sampling, typed errors, usage, capabilities.
+"""What the model step needs of a language model: one streamed sampling, typed errors, usage,
+capabilities.
 
-Implementations live in `harness_worker.models`, one file each, and never retry: only the scheduler waits.
+Implementations live in `harness_worker.models`, one file each, and never retry: only the scheduler
+waits.
 """
 
 from __future__ import annotations
@@ -48,11 +50,15 @@ class ChatRequest:
     options: Mapping[str, Json] = field(default_factory=dict)
     """Agent-level model options that only this provider understands."""
     step: int = 0
-    """Number of the step that asks (1 for the first): which declared answer the scripted model gives."""
+    """Number of the step that asks (1 for the first): which declared answer the scripted model
+    gives.
+    """
 
 
 Finish = Literal["stop", "tool_calls", "length", "refusal", "pause"]
-"""`pause`: the provider ended a long turn and wants to be called again (the run takes another model step)."""
+"""`pause`: the provider ended a long turn and wants to be called again (the run takes another model
+step).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,9 @@ class Model(Protocol):
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         """Sample one answer.
 
-        Raises `Limited` (429, 529; with Retry-After and scope), `Transient` (connection, 5xx, cut stream, timeouts),
-        `Permanent` (refused, bad request, unknown model, quota used up, context too long). Cancelling the awaiting
-        task closes the stream.
+        Raises `Limited` (429, 529; with Retry-After and scope), `Transient` (connection, 5xx, cut
+        stream, timeouts), `Permanent` (refused, bad request, unknown model, quota used up, context
+        too long). Cancelling the awaiting task closes the stream.
         """
         ...
 

@@ -1,7 +1,7 @@
 """What a tool is: a specification that is data, and a function that does the work.
 
-The runner (`harness_worker.tools.runner`) validates, asks policy, writes the ledger, runs and normalises; a tool only does
-its one thing and returns a value or raises.
+The runner (`harness_worker.tools.runner`) validates, asks policy, writes the ledger, runs and
+normalises; a tool only does its one thing and returns a value or raises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EffectClass(StrEnum):
     IDEMPOTENT = "idempotent"
     """Changes something, but the same key twice is the same change: repeated with the same key."""
     WRITE = "write"
-    """May happen once: an intent is recorded first, and an intent without result is for a person."""
+    """May happen once: an intent is recorded first; one without a result is for a person."""
 
 
 class SandboxTier(StrEnum):
@@ -44,7 +44,9 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """The declared nature of a tool; `input_schema` is JSON Schema 2020-12 with an object at the top."""
+    """The declared nature of a tool; `input_schema` is JSON Schema 2020-12 with an object at the
+    top.
+    """
 
     name: str
     description: str
@@ -59,7 +61,9 @@ class ToolSpec:
     sandbox: SandboxTier = SandboxTier.NONE
     queue: str | None = None
     untrusted_output: bool = False
-    """True when results come from outside the tenant's control (the web): their messages are labelled so."""
+    """True when results come from outside the tenant's control (the web): their messages are
+    labelled so.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,9 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Return this to let go of the worker until `at`; the tool is called again then with `ctx.resumed` set."""
+    """Return this to let go of the worker until `at`; the tool is called again then with
+    `ctx.resumed` set.
+    """
 
     at: datetime
 

@@ -1,12 +1,13 @@
 """Signals and live streams over Redis: fast, lossy, never needed for a right result.
 
-A cancel also travels in the heartbeat's answer; a nudge only saves the scheduler's next tick; deltas are marked as not durable.
+A cancel also travels in the heartbeat's answer; a nudge only saves the scheduler's next tick;
+deltas are marked as not durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,14 @@ import orjson
 from redis.asyncio import Redis
 
 from harness_common.coord.redis import RedisFault
+from harness_common.core.message import Json
+
+Subscription = AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]
+
+
+def nudge_channel(prefix: str) -> str:
+    """Name the channel that wakes the scheduler."""
+    return f"{prefix}:scheduler:nudge"
 
 
 class Channel:
@@ -26,7 +35,7 @@ class Channel:
     def _name(self, kind: str, key: str) -> str:
         return f"{self._prefix}:{kind}:{key}"
 
-    async def _publish(self, name: str, body: Any) -> bool:
+    async def _publish(self, name: str, body: Json) -> bool:
         try:
             await self._redis.publish(name, orjson.dumps(body))
         except RedisFault:
@@ -35,13 +44,11 @@ class Channel:
 
     async def cancel(self, worker: UUID, run_id: UUID) -> bool:
         """Tell a worker process to stop a run it holds; False when Redis did not take it."""
-        return await self._publish(
-            self._name("worker", worker.hex), {"cancel": run_id.hex}
-        )
+        return await self._publish(self._name("worker", worker.hex), {"cancel": run_id.hex})
 
     async def nudge(self) -> bool:
         """Wake the scheduler before its next tick."""
-        return await self._publish(self._name("scheduler", "nudge"), {})
+        return await self._publish(nudge_channel(self._prefix), {})
 
     async def live(self, run_id: UUID, event: dict[str, Any]) -> bool:
         """Show something to whoever watches a run now."""
@@ -54,22 +61,20 @@ class Channel:
 
             async def messages() -> AsyncIterator[dict[str, Any]]:
                 while True:
-                    message = await pubsub.get_message(
-                        ignore_subscribe_messages=True, timeout=5.0
-                    )
+                    message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=5.0)
                     if message is not None:
                         yield orjson.loads(message["data"])
 
             yield messages()
 
-    def worker_signals(self, worker: UUID) -> Any:
+    def worker_signals(self, worker: UUID) -> Subscription:
         """Listen for signals to one worker process."""
         return self._subscribe(self._name("worker", worker.hex))
 
-    def nudges(self) -> Any:
+    def nudges(self) -> Subscription:
         """Listen for scheduler nudges."""
-        return self._subscribe(self._name("scheduler", "nudge"))
+        return self._subscribe(nudge_channel(self._prefix))
 
-    def watch(self, run_id: UUID) -> Any:
+    def watch(self, run_id: UUID) -> Subscription:
         """Listen to the live stream of a run: commit notices (`seq`) and deltas."""
         return self._subscribe(self._name("live", run_id.hex))

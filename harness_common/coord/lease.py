@@ -1,7 +1,9 @@
-"""The lease: keeps two workers from doing the same work. Safety never rests on it (see `store.claim`).
+"""The lease: keeps two workers from doing the same work. Safety never rests on it (see
+`store.claim`).
 
-`SET key worker:claim_id NX PX`, renewed by the heartbeat, deleted only by whoever's value it holds. Redis may be flushed at any
-moment; the heartbeat sets the keys again. Calls made at the same moment share a round trip.
+`SET key worker:claim_id NX PX`, renewed by the heartbeat, deleted only by whoever's value it holds.
+Redis may be flushed at any moment; the heartbeat sets the keys again. Calls made at the same moment
+share a round trip.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ return 0
 """
 _BREAK: Final = """
 local held = redis.call('GET', KEYS[1])
-if held and string.sub(held, 1, string.len(ARGV[1])) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+if held and string.sub(held, 1, string.len(ARGV[1])) == ARGV[1] then
+    return redis.call('DEL', KEYS[1])
+end
 return 0
 """
 _RENEW: Final = """
@@ -79,9 +83,11 @@ class Leases:
         await self._break(keys=[self.key(run_id)], args=[f"{worker.hex}:"])
 
     async def renew(self, held: Iterable[tuple[UUID, str]]) -> tuple[list[UUID], list[UUID]]:
-        """Extend leases in one round trip; return the runs whose lease another holds, and those whose lease vanished.
+        """Extend leases in one round trip; return the runs whose lease another holds, and those
+        whose lease vanished.
 
-        A vanished lease is not set again here: it may have been released a moment ago. The caller knows.
+        A vanished lease is not set again here: it may have been released a moment ago. The caller
+        knows.
         """
         pairs = list(held)
         if not pairs:

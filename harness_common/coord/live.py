@@ -1,6 +1,8 @@
-"""The live stream of runs: deltas and notices, gathered and sent in batches, dropped when Redis is slow.
+"""The live stream of runs: deltas and notices, gathered and sent in batches, dropped when Redis is
+slow.
 
-Nothing waits for it. What matters is in `events`; a reader who misses a delta misses a picture, not a fact.
+Nothing waits for it. What matters is in `events`; a reader who misses a delta misses a picture, not
+a fact.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from uuid import UUID
 import orjson
 from redis.asyncio import Redis
 
+from harness_common.coord.channel import nudge_channel
 from harness_common.coord.redis import RedisFault
 
 _LIMIT: Final = 20_000
@@ -31,7 +34,7 @@ class LiveStream:
         self.dropped = 0
 
     def emit(self, run_id: UUID, event: dict[str, Any]) -> None:
-        """Show an event of a run soon; the oldest pending one is dropped when there are too many."""
+        """Show an event of a run soon; the oldest pending one is dropped when there are many."""
         if len(self._pending) == _LIMIT:
             self.dropped += 1
         self._pending.append((run_id, event))
@@ -63,7 +66,7 @@ class LiveStream:
                 pipe.publish(f"{self._prefix}:live:{run_id.hex}", orjson.dumps(event))
             if self._nudge:
                 self._nudge = False
-                pipe.publish(f"{self._prefix}:scheduler:nudge", b"{}")
+                pipe.publish(nudge_channel(self._prefix), b"{}")
             try:
                 await pipe.execute()
             except RedisFault:

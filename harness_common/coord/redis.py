@@ -1,4 +1,6 @@
-"""Redis connections with our own bounds: short timeouts, no hidden retries, a name that the scheduler can see."""
+"""Redis connections with our own bounds: short timeouts, no hidden retries, a name that the
+scheduler can see.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ RedisFault = (RedisError, OSError, TimeoutError)
 def connect(
     url: str, config: RedisSettings, *, name: str | None = None, max_connections: int = 64
 ) -> Redis:
-    """Build a client. Its calls raise `RedisFault` within `config.timeout_s`; replaying any of ours is harmless."""
+    """Build a client. Its calls raise `RedisFault` within `config.timeout_s`; replaying any of ours
+    is harmless.
+    """
     return Redis.from_url(
         url,
         client_name=name,

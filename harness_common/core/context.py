@@ -11,7 +11,8 @@ from harness_common.core.message import Message, ToolResult, ToolUse
 def closed_history(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Answer every tool use that has no result, right after the message that asked.
 
-    A run that was cancelled or failed leaves such orphans; providers refuse a conversation that has one.
+    A run that was cancelled or failed leaves such orphans; providers refuse a conversation that has
+    one.
     """
     out: list[Message] = []
     asked: tuple[ToolUse, ...] = ()

@@ -1,7 +1,7 @@
 """The one error hierarchy: every failure that Harness names, with a stable `code`.
 
-Everything raises these; `harness_api.errors` maps them to HTTP and `core.retry` maps them to a decision.
-Nothing else classifies exceptions.
+Everything raises these; `harness_api.errors` maps them to HTTP and `core.retry` maps them to a
+decision. Nothing else classifies exceptions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 class HarnessError(Exception):
     """Base of all named failures.
 
-    `message` is for people and says what to do next; `detail` holds the field, value and limit as JSON.
+    `message` is for people and says what to do next; `detail` holds the field, value and limit as
+    JSON.
     """
 
     code: ClassVar[str] = "ERROR"
@@ -98,7 +99,9 @@ class Transient(HarnessError):
 
 
 class Permanent(HarnessError):
-    """Trying again gives the same answer: refusal, bad credentials, quota used up, context too long."""
+    """Trying again gives the same answer: refusal, bad credentials, quota used up, context too
+    long.
+    """
 
     code = "PERMANENT"
 

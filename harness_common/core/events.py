@@ -1,4 +1,6 @@
-"""The durable record of what happened, as values. Names are versioned and never edited; a changed meaning is a new name."""
+"""The durable record of what happened, as values. Names are versioned and never edited; a changed
+meaning is a new name.
+"""
 
 from __future__ import annotations
 

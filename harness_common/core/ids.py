@@ -1,6 +1,7 @@
 """External ids: a prefix that says what the thing is, and a UUIDv7 in 32 hex digits.
 
-`run_0199…` outside, `uuid` inside. Ids of stored things are minted from Postgres time (see `store`).
+`run_0199…` outside, `uuid` inside. Ids of stored things are minted from Postgres time (see
+`store`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def decode(kind: str, text: str) -> UUID:
     """Read an external id; raises `Invalid` that names the expected form."""
     prefix = PREFIXES[kind]
     digits = text.removeprefix(prefix)
-    # UUID() and int() themselves let signs, spaces, underscores and other alphabets' digits through.
+    # UUID() and int() themselves let signs, spaces, underscores and other alphabets' digits
+    # through.
     if not text.startswith(prefix) or len(digits) != 32 or not _HEX.issuperset(digits):
         raise Invalid(
             f"{text[:64]!r} is not a {kind} id; expected {prefix} and 32 hex digits",

@@ -1,7 +1,7 @@
 """Names and rules of the right to work on a run.
 
-The lease (Redis) keeps two workers from doing the same work; the fence and claim id (Postgres) keep a stale one from
-committing. Only the second is needed for safety.
+The lease (Redis) keeps two workers from doing the same work; the fence and claim id (Postgres) keep
+a stale one from committing. Only the second is needed for safety.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ class Ownership:
 
 
 def is_dead(seen_at: datetime, now: datetime, lease_s: float) -> bool:
-    """Judge a process by its own heartbeat row: dead when it missed a whole lease (Postgres time on both sides)."""
+    """Judge a process by its own heartbeat row: dead when it missed a whole lease (Postgres time on
+    both sides).
+    """
     return now - seen_at > timedelta(seconds=lease_s)
 
 
 def next_ring_after_s(rings: int, first_s: float, longest_s: float) -> float:
-    """Return how long after the `rings`-th doorbell the next one may be rung (doubling, bounded)."""
+    """Return how long after the `rings`-th doorbell the next may be rung (doubling, bounded)."""
     return min(longest_s, first_s * 2.0 ** min(max(0, rings - 1), 16))

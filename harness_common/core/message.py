@@ -1,7 +1,7 @@
 """Messages of a conversation as typed blocks, and their exact JSON form.
 
-A message may mix text, tool uses and tool results. The JSON of a message is stored as text, so that what was
-said comes back byte for byte.
+A message may mix text, tool uses and tool results. The JSON of a message is stored as text, so that
+what was said comes back byte for byte.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Block = Text | ToolUse | ToolResult
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of speech; `trust` says whether its content came from outside the tenant's control."""
+    """One turn of speech; `trust` says whether it came from outside the tenant's control."""
 
     role: Role
     content: tuple[Block, ...]

@@ -1,4 +1,6 @@
-"""What is shown but not stored: turn states and phases, a pure function of status, step kind and last failure."""
+"""What is shown but not stored: turn states and phases, a pure function of status, step kind and
+last failure.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _KIND_TURN: Final = {"model": "sampling", "tools": "executing_tools", "compact":
 
 
 def turn_state(state: RunState) -> str:
-    """Name the turn state: queued, preparing, sampling, executing_tools, compacting, completed, aborted or failed."""
+    """Name the turn state: queued, preparing, sampling, executing_tools, compacting, completed,
+    aborted or failed.
+    """
     if state.status is Status.RUNNING:
         return _KIND_TURN.get(state.next_kind, "executing_tools")
     return _TURN[state.status]

@@ -9,7 +9,7 @@ from harness_common.core.run import RunState, content, restore
 
 
 def fold(start: Mapping[str, Json], deltas: Iterable[Mapping[str, Json]]) -> dict[str, Json]:
-    """Apply checkpoint deltas in order over a snapshot's content; each delta replaces whole keys."""
+    """Apply checkpoint deltas in order over a snapshot's content; each replaces whole keys."""
     out = dict(start)
     for one in deltas:
         out.update(one)
@@ -21,6 +21,8 @@ def initial_content() -> dict[str, Json]:
     return content(RunState())
 
 
-def state_at(start: Mapping[str, Json], deltas: Iterable[Mapping[str, Json]], step: int) -> RunState:
+def state_at(
+    start: Mapping[str, Json], deltas: Iterable[Mapping[str, Json]], step: int
+) -> RunState:
     """Return the state after `step` committed steps."""
     return restore(fold(start, deltas), step)

@@ -22,8 +22,8 @@ class RetryRule:
 def backoff_s(rule: RetryRule, failures: int, jitter: float) -> float:
     """Return the wait before the next attempt: exponential, with full jitter.
 
-    `failures` counts this one (1 for the first); `jitter` is drawn by the caller from [0, 1). The wait is at least a
-    tenth of the full step, so that a run of small draws is not a hot loop.
+    `failures` counts this one (1 for the first); `jitter` is drawn by the caller from [0, 1). The
+    wait is at least a tenth of the full step, so that a run of small draws is not a hot loop.
     """
     full = min(rule.max_s, rule.base_s * rule.factor ** min(failures - 1, 30))
     return full * max(0.1, jitter)
@@ -32,8 +32,8 @@ def backoff_s(rule: RetryRule, failures: int, jitter: float) -> float:
 def retry_in_s(rule: RetryRule, failure: Failure, failures: int, jitter: float) -> float | None:
     """Decide the wait before the next attempt, or None when the run has to fail.
 
-    A limit is not a fault of the run: it never uses up attempts, and Retry-After is a minimum. `failures` counts this
-    failure when it is transient.
+    A limit is not a fault of the run: it never uses up attempts, and Retry-After is a minimum.
+    `failures` counts this failure when it is transient.
     """
     match failure.category:
         case "permanent":

@@ -1,7 +1,9 @@
-"""The run's state machine: `advance(state, inputs, now) -> Transition`. Pure: no I/O, no clock, no randomness.
+"""The run's state machine: `advance(state, inputs, now) -> Transition`. Pure: no I/O, no clock, no
+randomness.
 
-The table `TABLE` is keyed on (status, input type); a pair that is not in it is illegal. `store.apply` is the only code that
-writes what a transition says. Steps, routes and scheduler loops produce inputs; they never change a run themselves.
+The table `TABLE` is keyed on (status, input type); a pair that is not in it is illegal.
+`store.apply` is the only code that writes what a transition says. Steps, routes and scheduler loops
+produce inputs; they never change a run themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from harness_common.core import events as ev
 from harness_common.core.budget import Limits, exceeded
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.events import Event
-from harness_common.core.message import Json, Message, ToolResult
+from harness_common.core.message import Json, Message, ToolResult, Trust
 from harness_common.core.retry import RetryRule, retry_in_s
 from harness_common.core.step import (
     MODEL,
@@ -176,15 +178,18 @@ class Transition:
 
 
 def holds_slot(state: RunState) -> bool:
-    """Tell whether a run takes one of its tenant's slots. Waiting, paused and delayed runs take none."""
+    """Tell whether a run takes one of its tenant's slots. Waiting, paused and delayed runs take
+    none.
+    """
     return state.status is Status.RUNNING
 
 
 def wake_at(state: RunState, now: datetime, ring_after_s: float) -> datetime | None:
-    """Return when somebody must look at a run again if nothing else happens; None when nothing is due.
+    """Return when somebody must look at a run again if nothing else happens; None when nothing is
+    due.
 
-    `ring_after_s` is how long to wait for a rung doorbell to be answered, or for a claimed step to end.
-    A queued run needs no time: admission finds it by its status.
+    `ring_after_s` is how long to wait for a rung doorbell to be answered, or for a claimed step to
+    end. A queued run needs no time: admission finds it by its status.
     """
     match state.status:
         case Status.RUNNING:
@@ -209,7 +214,9 @@ def content(state: RunState) -> dict[str, Json]:
 
 
 def delta(before: RunState, after: RunState) -> dict[str, Json]:
-    """Return the parts of `content` that changed; applying it over the old content gives the new one."""
+    """Return the parts of `content` that changed; applying it over the old content gives the new
+    one.
+    """
     old, new = content(before), content(after)
     return {k: v for k, v in new.items() if old[k] != v}
 
@@ -231,8 +238,8 @@ def restore(data: Mapping[str, Json], step: int) -> RunState:
 def advance(state: RunState, inputs: Sequence[Input], now: datetime) -> Transition:
     """Fold `inputs` into `state` and return the one transition to commit.
 
-    Raises `IllegalTransition` for a pair that the table does not have. The version moves once, and only if status or
-    step changed.
+    Raises `IllegalTransition` for a pair that the table does not have. The version moves once, and
+    only if status or step changed.
     """
     folded = Transition(state)
     for one in inputs:
@@ -355,6 +362,9 @@ def _step_done(state: RunState, one: Input, now: datetime) -> Transition:
             return _then(started, _delay(waiting, "wait", until, number, now, outcomes))
         case ToolsUnknown(outcomes, unknown):
             return _then(started, _tools_unknown(free, outcomes, unknown, number, now))
+        case StepCancelled(outcomes) if not state.cancel_requested:
+            # A signal alone cancels nothing: only what Postgres holds does. The step is given back.
+            return Transition(free, outcomes=outcomes)
         case StepCancelled(outcomes):
             return _then(started, _end(free, Status.CANCELLED, "cancelled", now, outcomes))
         case other:
@@ -398,7 +408,9 @@ def _within_limits(done: Transition, now: datetime, also: str | None = None) -> 
 
 
 def _final_answer(done: Transition, answer: ModelAnswered, now: datetime) -> Transition:
-    """End a run whose model asked for nothing more. A finished answer wins over a late cancel: the work is done."""
+    """End a run whose model asked for nothing more. A finished answer wins over a late cancel: the
+    work is done.
+    """
     state = done.state
     if answer.finish == "refusal":
         error = {"category": "permanent", "code": "REFUSED", "message": answer.message.text()[:500]}
@@ -470,7 +482,7 @@ def _give_up(state: RunState, reason: str, now: datetime) -> Transition:
     error = {
         "category": "permanent",
         "code": reason.upper(),
-        "message": f"the run stopped after {state.turn} model answers and {state.step} steps: {reason}",
+        "message": f"stopped after {state.turn} model answers and {state.step} steps: {reason}",
     }
     return _end(replace(state, error=error), Status.FAILED, reason, now)
 
@@ -559,14 +571,12 @@ def _outcome_event(outcome: CallOutcome, number: int) -> Event:
 
 
 def _results_message(outcomes: tuple[CallOutcome, ...]) -> Message:
-    """Answer every tool use, in the order asked; one untrusted result makes the message untrusted."""
-    trust = "untrusted" if any(o.trust == "untrusted" for o in outcomes) else "trusted"
+    """Answer every tool use in the order asked; one untrusted result taints the message."""
+    trust: Trust = "untrusted" if any(o.trust == "untrusted" for o in outcomes) else "trusted"
     return Message(
         "tool",
         tuple(
-            ToolResult(
-                o.tool_use_id, o.content, o.status is not CallStatus.SUCCEEDED, o.error_type
-            )
+            ToolResult(o.tool_use_id, o.content, o.status is not CallStatus.SUCCEEDED, o.error_type)
             for o in outcomes
         ),
         trust,
@@ -586,4 +596,6 @@ TABLE: Final[Mapping[tuple[Status, type[Input]], Rule]] = {
     (Status.DELAYED, TimerDue): _timer_due,
     **{(s, CancelRequested): _cancel for s in (Status.DELAYED, *sorted(WAITING))},
 }
-"""Every legal (status, input type); the rest is illegal. `tests/unit/test_run_table.py` lists all pairs."""
+"""Every legal (status, input type); the rest is illegal. `tests/unit/test_run_table.py` lists all
+pairs.
+"""

@@ -1,4 +1,6 @@
-"""Session states. They are derived from the session's runs, so that no second writer can disagree with them."""
+"""Session states. They are derived from the session's runs, so that no second writer can disagree
+with them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What a step may return: the values by which a step tells the run what happened.
 
-A step never changes a run. It returns one of these, and `core.run.advance` decides what follows. Step kinds are text
-(`model`, `tools`, …) so that a new kind is a file in `harness_worker/steps` and a registry line.
+A step never changes a run. It returns one of these, and `core.run.advance` decides what follows.
+Step kinds are text (`model`, `tools`, …) so that a new kind is a file in `harness_worker/steps` and
+a registry line.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class CallOutcome:
     resume_at: datetime | None = None
     """Set while the call waits for a time; its status is `running` then."""
     recorded: bool = False
-    """True when the ledger already held this result (a `write`, or a crash before the step's commit)."""
+    """True when the ledger already held this result (a `write`, or a crash before the step's
+    commit).
+    """
 
 
 @dataclass(frozen=True, slots=True)

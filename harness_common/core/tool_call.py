@@ -9,7 +9,7 @@ from harness_common.core.errors import IllegalTransition
 
 
 class CallStatus(StrEnum):
-    """Where a tool call stands. `unknown`: started, and nobody can say whether its effect happened."""
+    """Where a tool call stands. `unknown`: started, and nobody knows whether it happened."""
 
     PROPOSED = "proposed"
     VALIDATING = "validating"
@@ -47,7 +47,9 @@ MOVES: Final[dict[CallStatus, frozenset[CallStatus]]] = {
     CallStatus.CANCELLED: frozenset(),
     CallStatus.REJECTED: frozenset(),
 }
-"""Legal next states. The SQL of the ledger (`store/sql/call_*.sql`) compares the state it moves from."""
+"""Legal next states. The SQL of the ledger (`store/sql/call_*.sql`) compares the state it moves
+from.
+"""
 
 ENDED: Final = frozenset(s for s, nexts in MOVES.items() if not nexts)
 

@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.core.errors import Conflict, NotFound
@@ -60,7 +61,7 @@ async def list_agents(
     """
     newest = (
         select(agents)
-        .distinct(agents.c.name)
+        .ext(distinct_on(agents.c.name))
         .where(agents.c.tenant_id == tenant_id)
         .order_by(agents.c.name, agents.c.version.desc())
         .subquery()

@@ -1,8 +1,9 @@
 """The one writer: the only code that changes what a run is.
 
-`apply` turns transitions into one statement (`sql/commit.sql`): compare what the writer saw, write run, checkpoint, events,
-messages, ledger and slot, in one round trip and one fsync. `settle` does it for an owner, and survives outside inputs that
-came meanwhile (INV20) and a reply that got lost (INV10).
+`apply` turns transitions into one statement (`sql/commit.sql`): compare what the writer saw, write
+run, checkpoint, events, messages, ledger and slot, in one round trip and one fsync. `settle` does
+it for an owner, and survives outside inputs that came meanwhile (INV20) and a reply that got lost
+(INV10).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import zstandard
 from harness_common.batch import Batcher
 from harness_common.core.errors import LostOwnership
 from harness_common.core.lease import Ownership
-from harness_common.core.message import Message, dumps
+from harness_common.core.message import Json, Message, dumps
 from harness_common.core.run import (
     TERMINAL,
     Input,
@@ -90,7 +91,7 @@ class Applied:
         return self.transition.ready and self.run.claim_id is None
 
 
-def _checkpoint(before: RunState, after: RunState, run: StoredRun, step: StepRecord | None) -> Any:
+def _checkpoint(before: RunState, after: RunState, run: StoredRun, step: StepRecord | None) -> Json:
     if after.step == before.step:
         return None
     return {
@@ -126,7 +127,8 @@ def _proposals(step: int, message: Message) -> list[dict[str, Any]]:
             "idx": i,
             "tool_use_id": use.id,
             "name": use.name,
-            # Arguments that were no JSON object are kept as the text they were; validation says so to the model.
+            # Arguments that were no JSON object are kept as the text they were; validation says so
+            # to the model.
             "arguments": json_codec.dumps_text(use.raw or use.input),
         }
         for i, use in enumerate(message.tool_uses())
@@ -175,7 +177,8 @@ def _prepare(write: Write) -> _Prepared:
     same_step = after.step == before.step and after.status == before.status
     attempt = (run.attempt if same_step else 0) + (keep is not None)
     rings = 1 if write.transition.ready and keep is None else 0
-    # A commit clears the claim, except a cancel request over a running step, and one that goes on inline.
+    # A commit clears the claim, except a cancel request over a running step, and one that goes on
+    # inline.
     claim_id = keep.claim_id if keep else (run.claim_id if after.claimed else None)
     events = write.transition.events
     body = {
@@ -226,9 +229,7 @@ def _prepare(write: Write) -> _Prepared:
         else [],
         "outcomes": _outcomes(before.step + 1, write.transition.outcomes),
     }
-    return _Prepared(
-        write, claim_id, keep is not None, attempt, rings, json_codec.dumps(body)
-    )
+    return _Prepared(write, claim_id, keep is not None, attempt, rings, json_codec.dumps(body))
 
 
 def _finish(prepared: _Prepared, row: Row) -> Applied:
@@ -250,10 +251,11 @@ def _finish(prepared: _Prepared, row: Row) -> Applied:
 async def apply(
     conn: Connection, writes: Sequence[Write], *, timeout_s: float
 ) -> list[Applied | None]:
-    """Commit transitions over runs as they were seen; None for each run that no longer is as it was seen.
+    """Commit transitions over runs as they were seen; None for each run that no longer is as it was
+    seen.
 
-    One statement: on its own it is a transaction of its own; inside an open transaction it is part of it. A run may
-    appear once.
+    One statement: on its own it is a transaction of its own; inside an open transaction it is part
+    of it. A run may appear once.
     """
     prepared = [_prepare(write) for write in writes]
     body = b"[" + b",".join(p.body for p in prepared) + b"]"
@@ -265,7 +267,9 @@ async def apply(
 
 
 def group_commit(db: Database) -> Batcher[Write, Applied | None]:
-    """Return a committer that lets steps which end at the same time share a round trip and an fsync."""
+    """Return a committer that lets steps which end at the same time share a round trip and an
+    fsync.
+    """
 
     async def work(writes: Sequence[Write]) -> list[Applied | None]:
         async with db.connection() as conn:
@@ -287,10 +291,10 @@ async def settle(
 ) -> Applied:
     """Commit what an owner's step gave.
 
-    When an outside input came meanwhile, the run is read again, advanced again and committed again: a finished step is
-    never lost to it (INV20). When the reply to the commit was lost, the row tells whether it arrived (INV10). While
-    Postgres is away it is tried for `patience_s`.
-    Raises `LostOwnership` when somebody else owns the run, `DatabaseUnavailable` when Postgres stays away.
+    When an outside input came meanwhile, the run is read again, advanced again and committed again:
+    a finished step is never lost to it (INV20). When the reply to the commit was lost, the row
+    tells whether it arrived (INV10). While Postgres is away it is tried for `patience_s`. Raises
+    `LostOwnership` when somebody else owns the run, `DatabaseUnavailable` when Postgres stays away.
     """
     owner = Ownership(run.fence, _claim_of(run), step.worker)
     give_up = asyncio.get_running_loop().time() + patience_s
@@ -306,7 +310,7 @@ async def settle(
         except DatabaseUnavailable:
             if asyncio.get_running_loop().time() > give_up:
                 raise
-            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter
+            await asyncio.sleep(pause_s * (0.5 + random.random()))
             pause_s = min(2.0, pause_s * 2)
             continue
         if fresh is None or not fresh.owned_by(owner):

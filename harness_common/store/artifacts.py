@@ -41,7 +41,9 @@ async def save_artifact(
 async def read_artifact(
     db: Database, blobs: Blobs, tenant_id: UUID, artifact_id: str
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the row and the bytes of an artifact; raises `NotFound` for one that this tenant does not have."""
+    """Return the row and the bytes of an artifact; raises `NotFound` for one that this tenant does
+    not have.
+    """
     row = await db.fetch_one(
         "artifact_read", {"tenant_id": tenant_id, "id": decode("artifact", artifact_id)}
     )

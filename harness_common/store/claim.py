@@ -29,7 +29,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A run that this process owns now, Postgres time at the claim, and what the next step needs."""
+    """A run that this process owns now, and what its next step needs."""
 
     run: StoredRun
     now: datetime
@@ -45,8 +45,9 @@ async def claim(
 ) -> list[Claimed | None]:
     """Claim runs; None for each that somebody else has or that moved on.
 
-    `hold_s` is after how long the scheduler looks again. Commits asynchronously: a claim that a Postgres crash forgets is
-    safe, since the next one draws another claim id. A lost reply leaves a claim nobody works on; the heartbeat finds it.
+    `hold_s` is after how long the scheduler looks again. Commits asynchronously: a claim that a
+    Postgres crash forgets is safe, since the next one draws another claim id. A lost reply leaves a
+    claim nobody works on; the heartbeat finds it.
     """
     rows = await db.fetch(
         "claim",
@@ -104,7 +105,9 @@ def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
 
 
 async def load_history(db: Database, run: StoredRun) -> tuple[Message, ...]:
-    """Read the messages of the session's earlier runs, with every unanswered tool use answered as cancelled."""
+    """Read the messages of the session's earlier runs, with every unanswered tool use answered as
+    cancelled.
+    """
     if run.prev_run_id is None:
         return ()
     rows = await db.fetch("history", {"tenant_id": run.tenant_id, "prev_run_id": run.prev_run_id})

@@ -1,18 +1,18 @@
 """Connections to Postgres: one psycopg pool a process, SQL files by name, and `tenant_transaction`.
 
-Hot statements are files in `store/sql`, run through psycopg and prepared. The rest is SQLAlchemy Core compiled to the
-same psycopg connections, so that one pool serves both. Every statement has a timeout on our side (INV11): TCP keepalive
-does not fire through a proxy that swallows packets.
+Hot statements are files in `store/sql`, run through psycopg and prepared. The rest is SQLAlchemy
+Core compiled to the same psycopg connections, so that one pool serves both. Every statement has a
+timeout on our side (INV11): TCP keepalive does not fire through a proxy that swallows packets.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, LiteralString, cast
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -31,10 +31,13 @@ set_json_loads(json_codec.loads)
 
 Connection = psycopg.AsyncConnection[DictRow]
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 class DatabaseUnavailable(Transient):
-    """Postgres did not answer in time, or the connection broke; the outcome of a commit may be unknown."""
+    """Postgres did not answer in time, or the connection broke; the outcome of a commit may be
+    unknown.
+    """
 
     code = "DATABASE_UNAVAILABLE"
 
@@ -53,8 +56,8 @@ def sql(name: str) -> bytes:
 
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-_DIALECT._json_serializer = json_codec.dumps_text  # noqa: SLF001 - the only way to share one JSON codec
-_DIALECT._json_deserializer = None  # noqa: SLF001
+_DIALECT._json_serializer = json_codec.dumps_text
+_DIALECT._json_deserializer = None
 
 
 class Database:
@@ -81,9 +84,10 @@ class Database:
                 "connect_timeout": max(2, int(self.config.connect_timeout_s)),
                 "application_name": name,
                 "keepalives_idle": 10,
-                # Hot statements are index look-ups whatever the statistics say: a plan made on an empty table must not
-                # become a sequential scan of a full one.
-                "options": "-c timezone=UTC -c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off "
+                # Hot statements are index look-ups whatever the statistics say: a plan made on an
+                # empty table must not become a sequential scan of a full one.
+                "options": "-c timezone=UTC -c jit=off -c plan_cache_mode=force_generic_plan "
+                "-c enable_seqscan=off "
                 "-c enable_hashjoin=off -c enable_mergejoin=off -c statement_timeout="
                 f"{int(self.timeout_s * 1000)} -c idle_in_transaction_session_timeout=30s",
             },
@@ -146,7 +150,8 @@ class Database:
             await bounded(
                 conn,
                 conn.execute(
-                    "SELECT set_config('app.tenant', %s, true), set_config('synchronous_commit', 'on', true)",
+                    "SELECT set_config('app.tenant', %s, true), "
+                    "set_config('synchronous_commit', 'on', true)",
                     (str(tenant_id),),
                 ),
                 self.timeout_s,
@@ -154,8 +159,10 @@ class Database:
             yield conn
 
 
-async def bounded(conn: Connection, work: Any, timeout_s: float) -> Any:
-    """Await `work` on `conn` for at most `timeout_s`; a connection that hangs is closed and reported."""
+async def bounded(conn: Connection, work: Awaitable[T], timeout_s: float) -> T:
+    """Await `work` on `conn` for at most `timeout_s`; a connection that hangs is closed and
+    reported.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             return await work
@@ -178,11 +185,10 @@ async def run_core(conn: Connection, statement: ClauseElement, timeout_s: float)
     """Compile a SQLAlchemy Core statement and run it on `conn`."""
     compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
     params: dict[str, Any] = dict(compiled.params)
-    for key, process in compiled._bind_processors.items():  # type: ignore[attr-defined]  # noqa: SLF001
+    for key, process in compiled._bind_processors.items():  # type: ignore[attr-defined]
         params[key] = process(params[key])
     cursor = conn.cursor()
-    text = cast("LiteralString", str(compiled))
-    await bounded(conn, cursor.execute(text, params), timeout_s)
+    await bounded(conn, cursor.execute(compiled.string.encode(), params), timeout_s)
     return await cursor.fetchall() if cursor.description else []
 
 

@@ -1,6 +1,8 @@
-"""Bring the database to the current schema: `python -m harness_common.store.migrate` (also `make migrate`).
+"""Bring the database to the current schema: `python -m harness_common.store.migrate` (also `make
+migrate`).
 
-Safe to run from several processes at once: a transaction-level advisory lock lets one at a time through.
+Safe to run from several processes at once: a transaction-level advisory lock lets one at a time
+through.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Weekly partitions of `events` and `checkpoints`, by the time inside the run's UUIDv7.
 
-They are made ahead, by `store.migrate` and by the scheduler's `prune` loop. There is no default partition: a row without
-a home is an error that is seen, not a table that nobody can drop.
+They are made ahead, by `store.migrate` and by the scheduler's `prune` loop. There is no default
+partition: a row without a home is an error that is seen, not a table that nobody can drop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def lowest_id(at: datetime) -> UUID:
 
 
 def ensure_partitions(connection: Connection, weeks_ahead: int) -> list[str]:
-    """Make the partitions from last week to `weeks_ahead` by Postgres time; return the names of new ones."""
+    """Make the partitions from last week to `weeks_ahead` by Postgres time; return the names of new
+    ones.
+    """
     now = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     made = []
     for offset in range(-1, weeks_ahead + 1):

@@ -17,7 +17,8 @@ async def checkpoint_state(
 ) -> RunState:
     """Return the state of `run` after `step` committed steps, from its checkpoints alone.
 
-    Reads one snapshot and the deltas after it. Raises `NotFound` when a checkpoint on the way is missing.
+    Reads one snapshot and the deltas after it. Raises `NotFound` when a checkpoint on the way is
+    missing.
     """
     rows = await run_sql(
         conn,

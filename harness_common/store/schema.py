@@ -1,7 +1,7 @@
 """The tables, as SQLAlchemy Core metadata. Alembic owns the database; a test compares the two.
 
-Every table has `tenant_id`, and every unique key includes it. `events` and `checkpoints` are range-partitioned on `run_id`
-(UUIDv7 is time-ordered), see `store.partitions`.
+Every table has `tenant_id`, and every unique key includes it. `events` and `checkpoints` are
+range-partitioned on `run_id` (UUIDv7 is time-ordered), see `store.partitions`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Diagnostics: structlog to standard output, pretty or JSON. Events are `noun.verb_past`; values are keys.
+"""Diagnostics: structlog to standard output, pretty or JSON. Events are `noun.verb_past`; values
+are keys.
 
 Prompts, tool output and secrets are never logged; sizes and ids are.
 """

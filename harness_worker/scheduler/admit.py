@@ -1,13 +1,16 @@
-"""Admission: which queued run may start, within the tenant's limit and its block of the global one, round-robin between tenants.
+"""Admission: which queued run may start, within the tenant's limit and its block of the global one,
+round-robin between tenants.
 
-The fast path is `commands.start_run`, which admits at once when there is room and nobody waits. This loop serves those who wait, and
-hands out the blocks of the global limit: only the leader changes `granted`, and a tenant never runs more than it was granted,
-so the sum of the blocks bounds the sum of running runs (INV13) without a global lock.
+The fast path is `commands.start_run`, which admits at once when there is room and nobody waits.
+This loop serves those who wait, and hands out the blocks of the global limit: only the leader
+changes `granted`, and a tenant never runs more than it was granted, so the sum of the blocks bounds
+the sum of running runs (INV13) without a global lock.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
+from uuid import UUID
 
 from harness_common.core.run import Admit, advance
 from harness_common.store.apply import Applied, Write, apply
@@ -44,7 +47,7 @@ class AdmitLoop:
         self._shared.count("runs_admitted", done)
         return done
 
-    async def _admit_tenant(self, tenant_id: Any) -> int:
+    async def _admit_tenant(self, tenant_id: UUID) -> int:
         shared = self._shared
         applied: list[Applied | None] = []
         async with shared.db.transaction() as conn:
@@ -56,12 +59,10 @@ class AdmitLoop:
             rows = await run_sql(
                 conn, "admit_pick", {"tenant_id": tenant_id, "limit": room}, shared.db.timeout_s
             )
-            writes = []
+            writes: list[Write] = []
             for row in rows:
                 run = run_from_row(row)
-                writes.append(
-                    Write(run, advance(run.state, [Admit()], slot["now"]), slot["now"])
-                )
+                writes.append(Write(run, advance(run.state, [Admit()], slot["now"]), slot["now"]))
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
         done = [one for one in applied if one is not None]
         for one in done:
@@ -87,9 +88,11 @@ class AdmitLoop:
 
 
 def blocks(rows: list[dict[str, Any]], limit: int) -> dict[Any, int]:
-    """Divide the global limit: everybody keeps what runs, the rest is shared by those who want more.
+    """Divide the global limit: everybody keeps what runs, the rest is shared by those who want
+    more.
 
-    Those who want more are the tenants that wait or have lately started something; all tenants while there is plenty.
+    Those who want more are the tenants that wait or have lately started something; all tenants
+    while there is plenty.
     """
     free = limit - sum(r["running"] for r in rows)
     seekers = [r for r in rows if r["waiting"] or r["recent"]]

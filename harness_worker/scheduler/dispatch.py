@@ -1,4 +1,6 @@
-"""Ringing again: a doorbell that nobody answered in time is rung once more, with backoff. Duplicates are harmless."""
+"""Ringing again: a doorbell that nobody answered in time is rung once more, with backoff.
+Duplicates are harmless.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who leads: one row with a term. A standby takes over when the holder's time runs out; Postgres time on both sides."""
+"""Who leads: one row with a term. A standby takes over when the holder's time runs out; Postgres
+time on both sides.
+"""
 
 from __future__ import annotations
 

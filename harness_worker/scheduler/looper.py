@@ -1,7 +1,8 @@
 """The tiny protocol of the scheduler's loops, and what they share.
 
-A loop is a class with `run_once`; it keeps no timer and does not sleep. The process in `__main__` looks once per tick and calls the
-loops that have something to do. Every write compares the leader's term.
+A loop is a class with `run_once`; it keeps no timer and does not sleep. The process in `__main__`
+looks once per tick and calls the loops that have something to do. Every write compares the leader's
+term.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Shared:
             )
 
     async def check_term(self, conn: Connection) -> None:
-        """Hold the term for this transaction; raises `Conflict` when another scheduler leads (INV12)."""
+        """Hold the term for this transaction; raises `Conflict` when another scheduler leads
+        (INV12).
+        """
         if not await run_sql(conn, "lead_check", {"term": self.term}, self.db.timeout_s):
             raise Conflict("another scheduler leads now", code="TERM_OVER", term=self.term)
 

@@ -1,4 +1,6 @@
-"""Upkeep: partitions made ahead, idempotency keys and dead workers' rows dropped. Once at the start of a term, then hourly."""
+"""Upkeep: partitions made ahead, idempotency keys and dead workers' rows dropped. Once at the start
+of a term, then hourly.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""The reaper: finds worker processes that died and gives their runs back. Death is judged by liveness, never by a step's age.
+"""The reaper: finds worker processes that died and gives their runs back. Death is judged by
+liveness, never by a step's age.
 
-A process is dead when its heartbeat row is older than a lease, when its supervisor saw it die, or (fast path) when its named Redis
-connection was absent in two samples a second apart while Redis itself did not restart and other workers are connected.
+A process is dead when its heartbeat row is older than a lease, when its supervisor saw it die, or
+(fast path) when its named Redis connection was absent in two samples a second apart while Redis
+itself did not restart and other workers are connected.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ class ReapLoop:
         names = {row["incarnation"] for row in alive}
         for row in alive:
             worker = row["incarnation"]
-            # Never by this path when nobody else is connected: then Redis, or the way to it, is the likelier fault.
+            # Never by this path when nobody else is connected: then Redis, or the way to it, is the
+            # likelier fault.
             if worker in connected or not (connected & (names - {worker})):
                 self._absent_since.pop(worker, None)
                 continue
@@ -126,7 +129,9 @@ class ReapLoop:
                 if held is None or held[0].claim_id != row["claim_id"]:
                     continue
                 run, now = held
-                lost = OwnerLost(row["name"] or str(row["claimed_by"]), row["died_why"] or "unknown")
+                lost = OwnerLost(
+                    row["name"] or str(row["claimed_by"]), row["died_why"] or "unknown"
+                )
                 transition = advance(run.state, [lost], now)
                 (applied,) = await apply(
                     conn, [Write(run, transition, now)], timeout_s=shared.db.timeout_s

@@ -1,4 +1,6 @@
-"""The scheduler's process: seek leadership, look once per tick, call the loops that have something to do."""
+"""The scheduler's process: seek leadership, look once per tick, call the loops that have something
+to do.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ class Scheduler:
             except DatabaseUnavailable as error:
                 log.warning("scheduler.database_unavailable", error=str(error))
                 leadership.term, renew_at = None, 0.0
-                pause_s = 0.5 + random.random()  # noqa: S311 - jitter
+                pause_s = 0.5 + random.random()
             await self._sleep(pause_s)
 
     def _pause(self, look: Look, done: int) -> float:
@@ -139,7 +141,7 @@ class Scheduler:
             async with asyncio.timeout(pause_s):
                 await self._nudged.wait()
         self._nudged.clear()
-        if pause_s > 0.02:  # noqa: PLR2004 - several nudges in a row make one tick
+        if pause_s > 0.02:
             await asyncio.sleep(0.005)
 
     async def _listen(self, channel: Channel) -> None:

@@ -1,8 +1,10 @@
-"""Timers: a delayed run whose time has come is queued, and admitted in the same commit when its tenant has room."""
+"""Timers: a delayed run whose time has come is queued, and admitted in the same commit when its
+tenant has room.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from uuid import UUID
 
 from harness_common.core.run import Admit, Input, TimerDue, advance
 from harness_common.store.apply import Applied, Write, apply
@@ -30,7 +32,7 @@ class WakeLoop:
         self._shared.count("runs_woken", woken)
         return woken
 
-    async def _wake_tenant(self, tenant_id: Any, batch: int, others_wait: bool) -> int:
+    async def _wake_tenant(self, tenant_id: UUID, batch: int, others_wait: bool) -> int:
         shared = self._shared
         applied: list[Applied | None] = []
         async with shared.db.transaction() as conn:
@@ -40,7 +42,7 @@ class WakeLoop:
             rows = await run_sql(
                 conn, "wake_pick", {"tenant_id": tenant_id, "limit": batch}, shared.db.timeout_s
             )
-            writes = []
+            writes: list[Write] = []
             for row in rows:
                 run = run_from_row(row)
                 inputs: list[Input] = [TimerDue()]

@@ -14,7 +14,9 @@ from harness_worker.runtime import Held, Runtime
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """One snapshot for prompt, tool definitions, parsing and policy alike; the next step reads anew."""
+    """One snapshot for prompt, tool definitions, parsing and policy alike; the next step reads
+    anew.
+    """
 
     run: StoredRun
     spec: AgentSpec

@@ -10,7 +10,8 @@ from harness_worker.steps.context import StepContext
 async def run(ctx: StepContext) -> ModelAnswered:
     """Ask the agent's model for its next answer.
 
-    Raises what `Model.chat` raises; `advance` decides whether that is a delay, another attempt or the end.
+    Raises what `Model.chat` raises; `advance` decides whether that is a delay, another attempt or
+    the end.
     """
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)

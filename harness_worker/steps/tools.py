@@ -1,4 +1,6 @@
-"""The tools step: all calls of one answer. Reads go side by side, writes one after another, in the order asked."""
+"""The tools step: all calls of one answer. Reads go side by side, writes one after another, in the
+order asked.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from itertools import groupby
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
-from harness_worker.tools.runner import PendingCall, ToolRunner, ToolScope
+from harness_worker.tools.call import PendingCall, ToolScope
+from harness_worker.tools.runner import ToolRunner
 
 
 async def run(ctx: StepContext) -> StepResult:

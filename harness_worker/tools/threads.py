@@ -1,4 +1,6 @@
-"""Threads for synchronous tools. One that outlives its timeout is abandoned and reported, and its slot stays taken until it ends."""
+"""Threads for synchronous tools. One that outlives its timeout is abandoned and reported, and its
+slot stays taken until it ends.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +8,29 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, TypeVar, cast
 
 from harness_common.core.errors import Limited
 
 _SLOTS: Final = 32
+T = TypeVar("T")
 
 
 class ToolThreads:
-    """A bounded number of threads, one a call; daemon threads, so that an abandoned one cannot hold the process."""
+    """A bounded number of threads, one a call; daemon threads, so that an abandoned one cannot hold
+    the process.
+    """
 
     def __init__(self, slots: int = _SLOTS) -> None:
         self._slots = asyncio.Semaphore(slots)
         self._limit = slots
         self.abandoned = 0
 
-    async def run(self, fn: Callable[[], Any]) -> Any:
+    async def run(self, fn: Callable[[], T]) -> T:
         """Run `fn` in a thread of its own and return its value.
 
-        When the awaiting task is cancelled (timeout, cancel) the thread goes on alone; its slot comes back when it ends.
-        Raises `Limited` when every slot is held by an abandoned call.
+        When the awaiting task is cancelled (timeout, cancel) the thread goes on alone; its slot
+        comes back when it ends. Raises `Limited` when every slot is held by an abandoned call.
         """
         if self.abandoned >= self._limit:
             raise Limited(
@@ -36,17 +41,17 @@ class ToolThreads:
             )
         await self._slots.acquire()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
 
-        def settle(value: Any, error: BaseException | None) -> None:
+        def settle(value: T | None, error: BaseException | None) -> None:
             self._slots.release()
             if future.cancelled():
                 self.abandoned -= 1
             elif error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(value)
+                future.set_result(cast("T", value))
 
         def body() -> None:
             value, failure = None, None

@@ -1,0 +1,130 @@
+"""The values of one tool call: its ledger row as read, the step it belongs to, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from harness_common.contracts.blob import Blobs
+from harness_common.coord.live import LiveStream
+from harness_common.core.message import Json
+from harness_common.core.step import CallOutcome
+from harness_common.core.tool_call import CallStatus
+from harness_common.settings import Settings
+from harness_common.store.db import Database
+from harness_common.store.rows import StoredRun
+from harness_worker.tools.registry import ToolRegistry
+from harness_worker.tools.threads import ToolThreads
+
+
+class CancelAsked(Exception):
+    """The intent was refused because a cancel was asked: nothing more is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A ledger row as read at the start of the step."""
+
+    index: int
+    tool_use_id: str
+    name: str
+    arguments: Json
+    status: CallStatus
+    attempt: int
+    attempt_id: UUID | None
+    resume_at: datetime | None
+    row: dict[str, Any]
+
+    @staticmethod
+    def from_row(row: dict[str, Any]) -> PendingCall:
+        """Read a row of `tool_calls` (as JSON from `load.sql`)."""
+        return PendingCall(
+            row["idx"],
+            row["tool_use_id"],
+            row["name"],
+            row["arguments"],
+            CallStatus(row["status"]),
+            row["attempt"],
+            UUID(row["attempt_id"]) if row["attempt_id"] else None,
+            datetime.fromisoformat(row["resume_at"]) if row["resume_at"] else None,
+            row,
+        )
+
+    def is_dead_intent(self) -> bool:
+        """Tell whether an earlier owner began a write whose result is not recorded."""
+        return (
+            self.status is CallStatus.RUNNING
+            and self.resume_at is None
+            and self.row["effect"] == "write"
+        )
+
+    def recorded(self) -> CallOutcome:
+        """Return the result that the ledger already holds."""
+        row = self.row
+        return CallOutcome(
+            index=self.index,
+            tool_use_id=self.tool_use_id,
+            name=self.name,
+            status=self.status,
+            content=row["result"] or "",
+            error_type=row["error_type"],
+            trust=row["trust"] or "trusted",
+            duration_ms=row["duration_ms"] or 0.0,
+            cost_usd=row["cost_usd"] or 0.0,
+            artifacts=tuple(row["artifacts"] or ()),
+            attempt=self.attempt,
+            effect=row["effect"],
+            tool_version=row["tool_version"],
+            recorded=True,
+        )
+
+
+class HeldRun(Protocol):
+    """What the runner needs of the worker's hold on the run (see `runtime.Held`)."""
+
+    writing: int
+    cancel_requested: bool
+    release_asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolScope:
+    """One tools step as the runner sees it."""
+
+    db: Database
+    blobs: Blobs
+    registry: ToolRegistry
+    settings: Settings
+    clock: Callable[[], datetime]
+    threads: ToolThreads
+    run: StoredRun
+    allowed: tuple[str, ...]
+    step: int
+    started_at: datetime
+    held: HeldRun
+    live: LiveStream
+
+    def key(self, index: int) -> dict[str, Any]:
+        """Name a ledger row."""
+        return {
+            "tenant_id": self.run.tenant_id,
+            "run_id": self.run.id,
+            "step": self.step,
+            "idx": index,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended, before it becomes an outcome."""
+
+    status: CallStatus
+    content: str
+    error_type: str | None = None
+    artifacts: tuple[str, ...] = ()
+    cost_usd: float = 0.0
+    duration_ms: float = 0.0
+    resume_at: datetime | None = None
