@@ -1,7 +1,9 @@
-"""A real Postgres and a real Valkey for every test process, empty for each test; the API in front of them.
+"""A real Postgres and a real Valkey for every test process, empty for each test; the API in front
+of them.
 
-They start when the first test asks for them, so that pure tests stay fast. Rows are deleted after each test, which is far
-cheaper than another database; `fresh_database_url` is for a test that changes more than rows.
+They start when the first test asks for them, so that pure tests stay fast. Rows are deleted after
+each test, which is far cheaper than another database; `fresh_database_url` is for a test that
+changes more than rows.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import LiteralString, cast
 from uuid import uuid4
 
 import pytest
@@ -41,9 +42,7 @@ from harness_common.store.schema import metadata
 from tests.fakes.tenant import PEPPER, Tenant, make_tenant
 
 _TEMPLATE = "template_harness"
-_EMPTY = cast(
-    "LiteralString", "; ".join(f"DELETE FROM {t.name}" for t in reversed(metadata.sorted_tables))
-)
+_EMPTY = "; ".join(f"DELETE FROM {t.name}" for t in reversed(metadata.sorted_tables))
 
 
 @pytest.fixture(scope="session")

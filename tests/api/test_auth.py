@@ -44,7 +44,7 @@ def test_the_walk_over_routes_sees_a_bare_one():
 
     app = FastAPI()
     app.router.routes.extend(router.routes)
-    with pytest.raises(RuntimeError, match="/v1/open$"):
+    with pytest.raises(RuntimeError, match=r"/v1/open$"):
         check_permissions(app)
     included = FastAPI()
     included.include_router(router)
@@ -69,7 +69,16 @@ async def test_every_route_under_v1_refuses_a_request_without_a_key(app, api):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "Bearer", "Bearer hk_", "Bearer hk_abc", "Bearer hk_abc_", "Basic abc", "Bearer hk_é_x"],
+    [
+        "",
+        "x",
+        "Bearer",
+        "Bearer hk_",
+        "Bearer hk_abc",
+        "Bearer hk_abc_",
+        "Basic abc",
+        "Bearer hk_é_x",
+    ],
 )
 async def test_a_malformed_key_is_refused(api, text):
     answer = await api.get("/v1/runs", headers={"Authorization": text.encode("latin-1")})

@@ -1,4 +1,6 @@
-"""A TCP proxy that lies: between a client and a real server it passes, delays, swallows or cuts, as told."""
+"""A TCP proxy that lies: between a client and a real server it passes, delays, swallows or cuts, as
+told.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Mode = Literal["pass", "drop_replies", "blackhole"]
 class CutProxy:
     """Use with `async with`; change `mode` and `latency_s` at any time, `rst()` cuts what is open.
 
-    - `drop_replies`: requests arrive, answers vanish: the outcome of a commit is unknown to the client.
+    - `drop_replies`: requests arrive, answers vanish: nobody knows what came of a commit.
     - `blackhole`: new connections are accepted, and nothing goes either way: nobody gets an error.
 
     `on_request` sees the bytes of each request before they are passed on, and may change the mode.

@@ -8,12 +8,12 @@ from typing import Any
 from uuid import UUID
 
 from harness_common.contracts.agent import AgentSpec
+from harness_common.settings import Settings
 from harness_common.store import keys
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
 from harness_common.store.db import Database, Row, run_sql
-from harness_common.settings import Settings
 
 PEPPER = b"a pepper for tests"
 ROLES = ("viewer", "operator", "approver", "admin")

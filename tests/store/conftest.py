@@ -1,4 +1,6 @@
-"""A fresh, migrated database for every test, on a real Postgres that lives as long as the test process."""
+"""A fresh, migrated database for every test, on a real Postgres that lives as long as the test
+process.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import LiteralString, cast
+from typing import LiteralString
 from uuid import UUID, uuid4
 
 import pytest
@@ -29,7 +31,7 @@ from tests.store.play import Play, make_tenant
 
 TEMPLATE = "store_template"
 # Children first; deleting a few rows is far cheaper than a new database.
-EMPTY = cast("LiteralString", "; ".join(f"DELETE FROM {t.name}" for t in reversed(metadata.sorted_tables)))
+EMPTY: LiteralString = "; ".join(f"DELETE FROM {t.name}" for t in reversed(metadata.sorted_tables))
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,20 @@ from sqlalchemy import text
 from harness_common.commands import StartRun, start_run
 from harness_common.contracts.agent import AgentSpec
 from harness_common.core.message import Message, Text, ToolUse, loads
-from harness_common.core.run import Input, StepDone
+from harness_common.core.run import Input, StepDone, advance
 from harness_common.core.step import CallOutcome, ModelAnswered, StepResult, ToolsDone
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.apply import Applied, NextClaim, StepRecord, read_run, settle
+from harness_common.store.apply import (
+    Applied,
+    NextClaim,
+    StepRecord,
+    Write,
+    apply,
+    group_commit,
+    read_run,
+    settle,
+)
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
@@ -33,10 +42,13 @@ async def sql(db: Database, statement: str, **params: Any) -> list[dict[str, Any
 async def make_tenant(db: Database, *, max_running: int = 100, granted: int = 100) -> UUID:
     """Make a tenant with an agent `a`."""
     tenant_id = uuid4()
-    await sql(db, "INSERT INTO tenants (tenant_id, name) VALUES (:t, :n)", t=tenant_id, n=tenant_id.hex)
+    await sql(
+        db, "INSERT INTO tenants (tenant_id, name) VALUES (:t, :n)", t=tenant_id, n=tenant_id.hex
+    )
     await sql(
         db,
-        "INSERT INTO tenant_slots (tenant_id, running, max_running, granted) VALUES (:t, 0, :m, :g)",
+        "INSERT INTO tenant_slots (tenant_id, running, max_running, granted) "
+        "VALUES (:t, 0, :m, :g)",
         t=tenant_id,
         m=max_running,
         g=granted,
@@ -56,8 +68,10 @@ async def make_worker(db: Database, *, silent_s: float = 0.0, queue: str = "step
     worker = uuid4()
     await sql(
         db,
-        "INSERT INTO workers (incarnation, name, host, pid, queues, concurrency, version, seen_at) VALUES "
-        "(:w, 'w', 'h', 1, ARRAY[cast(:q AS text)], 1, '', clock_timestamp() - make_interval(secs => :s))",
+        "INSERT INTO workers "
+        "(incarnation, name, host, pid, queues, concurrency, version, seen_at) VALUES "
+        "(:w, 'w', 'h', 1, ARRAY[cast(:q AS text)], 1, '', "
+        "clock_timestamp() - make_interval(secs => :s))",
         w=worker,
         q=queue,
         s=silent_s,
@@ -121,9 +135,19 @@ class Play:
         done: Input = StepDone(one, WHEN) if is_result else one  # type: ignore[assignment,arg-type]
         (row,) = await sql(self.db, "SELECT clock_timestamp() AS now")
         record = StepRecord(row["now"], run.claimed_by or self.worker)
+        db = db or self.db
         return await settle(
-            db or self.db, run, [done], now=row["now"], step=record, keep=keep, patience_s=patience_s
-        )
+            db, group_commit(db), run, [done],
+            now=row["now"], step=record, keep=keep, patience_s=patience_s,
+        )  # fmt: skip
+
+    async def apply(self, run: StoredRun, one: Input, *, owner: bool = False) -> Applied | None:
+        """Commit once what an input makes of the run as it was seen; None when it is refused."""
+        record = StepRecord(WHEN, self.worker) if owner else None
+        write = Write(run, advance(run.state, [one], WHEN), WHEN, record)
+        async with self.db.connection() as conn:
+            (applied,) = await apply(conn, [write], timeout_s=5)
+        return applied
 
     async def step(self, run_id: UUID, result: Input | StepResult) -> Applied:
         """Claim and commit one step."""
@@ -133,20 +157,27 @@ class Play:
         return await sql(self.db, "SELECT * FROM events WHERE run_id = :r ORDER BY seq", r=run_id)
 
     async def checkpoints(self, run_id: UUID) -> list[dict[str, Any]]:
-        return await sql(self.db, "SELECT * FROM checkpoints WHERE run_id = :r ORDER BY step", r=run_id)
+        return await sql(
+            self.db, "SELECT * FROM checkpoints WHERE run_id = :r ORDER BY step", r=run_id
+        )
 
     async def calls(self, run_id: UUID) -> list[dict[str, Any]]:
-        return await sql(self.db, "SELECT * FROM tool_calls WHERE run_id = :r ORDER BY step, idx", r=run_id)
+        return await sql(
+            self.db, "SELECT * FROM tool_calls WHERE run_id = :r ORDER BY step, idx", r=run_id
+        )
 
     async def messages(self, run_id: UUID) -> list[Message]:
-        rows = await sql(self.db, "SELECT body::text AS b FROM messages WHERE run_id = :r ORDER BY n", r=run_id)
+        rows = await sql(
+            self.db, "SELECT body::text AS b FROM messages WHERE run_id = :r ORDER BY n", r=run_id
+        )
         return [loads(r["b"]) for r in rows]
 
     async def running(self) -> int:
         """Return the tenant's slots in use, after comparing them with its running runs."""
         (row,) = await sql(
             self.db,
-            "SELECT running, (SELECT count(*) FROM runs WHERE tenant_id = :t AND status = 'running') AS really "
+            "SELECT running, (SELECT count(*) FROM runs "
+            "WHERE tenant_id = :t AND status = 'running') AS really "
             "FROM tenant_slots WHERE tenant_id = :t",
             t=self.tenant_id,
         )
@@ -154,12 +185,14 @@ class Play:
         return int(row["running"])
 
     async def check_whole(self, run_id: UUID) -> None:
-        """Compare what must hold of every run: events without a gap (INV5), each step once (INV2)."""
+        """Compare what holds of every run: events without a gap (INV5), each step once (INV2)."""
         run, events = await self.read(run_id), await self.events(run_id)
         assert [e["seq"] for e in events] == list(range(1, len(events) + 1))
         (row,) = await sql(self.db, "SELECT next_seq FROM runs WHERE id = :r", r=run_id)
         assert row["next_seq"] == len(events) + 1
         steps = [c["step"] for c in await self.checkpoints(run_id)]
         assert steps == list(range(1, run.state.step + 1))
-        (row,) = await sql(self.db, "SELECT count(*) AS n FROM messages WHERE run_id = :r", r=run_id)
+        (row,) = await sql(
+            self.db, "SELECT count(*) AS n FROM messages WHERE run_id = :r", r=run_id
+        )
         assert row["n"] == run.state.messages

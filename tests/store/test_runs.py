@@ -11,7 +11,7 @@ import pytest
 
 from harness_common.commands import StartRun, cancel_run, retry_run, start_run
 from harness_common.core.errors import Conflict, LostOwnership, NotFound
-from harness_common.core.message import Message, Text, ToolUse, user
+from harness_common.core.message import Message, Text, ToolResult, ToolUse, user
 from harness_common.core.run import (
     OwnerLost,
     Released,
@@ -23,10 +23,11 @@ from harness_common.core.run import (
 )
 from harness_common.core.step import Failure, ModelAnswered, StepCancelled
 from harness_common.core.tool_call import CallStatus
-from harness_common.store.apply import NextClaim, StepRecord, apply
+from harness_common.store.apply import NextClaim, StepRecord, Write, apply, group_commit, settle
 from harness_common.store.claim import Want, claim, load_history
 from harness_common.store.reads import checkpoint_state
 from tests.store.play import WHEN, Play, make_tenant, ran, say, sql
+
 
 async def all_at_once(play, work, *, waiting=None):
     """Hold the tenant's row until so many of `work` wait for it, so that they really meet."""
@@ -110,7 +111,9 @@ async def test_slots_are_never_exceeded_by_concurrent_starts(db):
     play = Play(db, await make_tenant(db, max_running=50, granted=7))
     await all_at_once(play, [play.start() for _ in range(20)], waiting=12)
     assert await play.running() == 7
-    rows = await sql(db, "SELECT status, wake_at IS NULL AS idle, count(*) AS n FROM runs GROUP BY 1, 2")
+    rows = await sql(
+        db, "SELECT status, wake_at IS NULL AS idle, count(*) AS n FROM runs GROUP BY 1, 2"
+    )
     assert {(r["status"], r["idle"]): r["n"] for r in rows} == {
         ("running", False): 7,
         ("queued", True): 13,
@@ -151,7 +154,9 @@ async def test_a_session_has_one_run_going(play):
 
 
 async def test_concurrent_starts_in_one_session_give_one_run(play):
-    """The tenant's lock orders them; the session must then be read as it is, not as it was before the wait."""
+    """The tenant's lock orders them; the session must then be read as it is, not as it was before
+    the wait.
+    """
     first = await play.start()
     session_id = (await play.read(first)).session_id
     await play.step(first, say())
@@ -190,7 +195,9 @@ async def test_every_claim_raises_the_fence(play):
 
 
 async def test_runs_are_claimed_together_with_what_their_steps_need(play):
-    """One statement, each run for itself: a loser between two winners, messages after those known, the ledger."""
+    """One statement, each run for itself: a loser between two winners, messages after those known,
+    the ledger.
+    """
     first, second, third = [await play.start(f"run {n}") for n in range(3)]
     await play.step(first, say(tools=["look"]))
     await play.claim(second)
@@ -302,9 +309,8 @@ async def test_the_commit_of_a_step_is_synchronous_even_after_an_asynchronous_cl
     run = await play.claim(run_id)
     async with play.db.transaction() as conn:
         await conn.execute("SET LOCAL synchronous_commit = off")
-        transition = advance(run.state, [Released("x")], WHEN)
-        done = await apply(conn, run, transition, now=WHEN, timeout_s=5)
-        assert done is not None
+        write = Write(run, advance(run.state, [Released("x")], WHEN), WHEN)
+        assert (await apply(conn, [write], timeout_s=5))[0] is not None
         cursor = await conn.execute("SHOW synchronous_commit")
         assert await cursor.fetchone() == {"synchronous_commit": "on"}
 
@@ -356,12 +362,7 @@ async def test_a_commit_over_anything_else_than_what_was_seen_writes_nothing(pla
     run_id = await play.start()
     run = await change(play, await play.claim(run_id))
     before, events = await play.read(run_id), await play.events(run_id)
-    transition = advance(run.state, [StepDone(say(tools=["look"]), WHEN)], WHEN)
-    async with play.db.connection() as conn:
-        applied = await apply(
-            conn, run, transition, now=WHEN, timeout_s=5, step=StepRecord(WHEN, play.worker)
-        )
-    assert applied is None
+    assert await play.apply(run, StepDone(say(tools=["look"]), WHEN), owner=True) is None
     assert await play.read(run_id) == before
     assert await play.events(run_id) == events
     assert await play.calls(run_id) == []
@@ -388,10 +389,7 @@ async def test_a_stale_owner_never_commits(play):
 
 
 async def _reap(play, run_id):
-    run = await play.read(run_id)
-    transition = advance(run.state, [OwnerLost("w", "killed")], WHEN)
-    async with play.db.connection() as conn:
-        assert await apply(conn, run, transition, now=WHEN, timeout_s=5) is not None
+    assert await play.apply(await play.read(run_id), OwnerLost("w", "killed")) is not None
 
 
 async def test_going_on_inline_claims_again_under_a_new_fence(play):
@@ -407,6 +405,46 @@ async def test_going_on_inline_claims_again_under_a_new_fence(play):
     ended = await play.settle(last.run, say(), keep=NextClaim(uuid4(), play.worker, 900))
     assert ended.run.claim_id is None
     await play.check_whole(run_id)
+
+
+async def test_a_batch_of_commits_writes_each_run_for_itself(play, db):
+    """INV2, INV5, INV13: a stale one between two good ones, and slots of two tenants added up."""
+    other = Play(db, await make_tenant(db))
+    owners = [(play, await play.start()) for _ in range(4)] + [(other, await other.start())]
+    held = [await owner.claim(run_id) for owner, run_id in owners]
+    held[1] = replace(held[1], fence=held[1].fence + 1)
+    writes = [
+        Write(
+            run, advance(run.state, [StepDone(say(), WHEN)], WHEN), WHEN, StepRecord(WHEN, uuid4())
+        )
+        for run in held
+    ]
+    async with db.connection() as conn:
+        applied = await apply(conn, writes, timeout_s=5)
+    assert [a is not None for a in applied] == [True, False, True, True, True]
+    assert await play.running() == 1
+    assert await other.running() == 0
+    for owner, run_id in owners:
+        await owner.check_whole(run_id)
+
+
+async def test_what_one_run_says_fails_no_neighbour_in_its_batch(play):
+    """INV15, INV18: a value that cannot be written is its own run's trouble."""
+    held = [await play.claim(await play.start()) for _ in range(3)]
+    answers = [say("a"), say("b", tools=["look"]), say("c")]
+    bad = Message("assistant", (ToolUse("\ud800", "look", {}),))
+    answers[1] = ModelAnswered(bad, "tool_calls", "m")
+    commit = group_commit(play.db)
+    record = StepRecord(WHEN, play.worker)
+    settled = await asyncio.gather(
+        *(
+            settle(play.db, commit, run, [StepDone(a, WHEN)], now=WHEN, step=record, patience_s=1)
+            for run, a in zip(held, answers, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert not isinstance(settled[0], BaseException), settled[0]
+    assert not isinstance(settled[2], BaseException), settled[2]
 
 
 # ── cancelling ───────────────────────────────────────────────────────────────────────────────────
@@ -516,7 +554,15 @@ async def test_snapshot_and_deltas_fold_to_the_state_of_every_step(play):
         states[n] = (await play.step(run_id, result)).run.state
     run = await play.read(run_id)
     checkpoints = await play.checkpoints(run_id)
-    assert [c["step"] for c in checkpoints if c["snapshot"] is not None] == [7, 14, 21, 28, 35, 42, 49]
+    assert [c["step"] for c in checkpoints if c["snapshot"] is not None] == [
+        7,
+        14,
+        21,
+        28,
+        35,
+        42,
+        49,
+    ]
     async with play.db.connection() as conn:
         for n, state in states.items():
             read = await checkpoint_state(conn, run, n, 5)
@@ -551,14 +597,16 @@ async def test_the_history_of_a_session_over_runs(play):
     history = await load_history(play.db, await play.read(third))
     assert [m.text() for m in history] == ["one", "answer one", "two", "done", ""]
     assert [m.role for m in history] == ["user", "assistant", "user", "assistant", "tool"]
-    assert history[-1].content[0].error_type == "CANCELLED"
+    assert history[-1].content == (
+        ToolResult("call_0", "The run ended before this call.", True, "CANCELLED"),
+    )
     assert await load_history(play.db, await play.read(first)) == ()
 
 
 # ── retrying ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _failed_at_tools(play) -> object:
+async def _failed_at_tools(play):
     run_id = await play.start("go")
     await play.step(run_id, say(tools=["look"]))
     await play.step(run_id, ran("first"))
@@ -719,7 +767,9 @@ async def test_no_intent_after_a_cancel(play, owned):
 
 
 @pytest.mark.parametrize(
-    "other", [{"fence": 1}, {"claim_id": uuid4()}, {"version": 1}], ids=["fence", "claim", "version"]
+    "other",
+    [{"fence": 1}, {"claim_id": uuid4()}, {"version": 1}],
+    ids=["fence", "claim", "version"],
 )
 async def test_no_intent_of_a_stale_owner(play, owned, other):
     """INV6, INV3."""
@@ -728,7 +778,9 @@ async def test_no_intent_of_a_stale_owner(play, owned, other):
 
 
 async def test_cancel_racing_an_intent(play):
-    """INV9: either the intent came first or it is refused; never an intent after the cancel's event."""
+    """INV9: either the intent came first or it is refused; never an intent after the cancel's
+    event.
+    """
     for _ in range(8):
         run_id = await play.start()
         await play.step(run_id, say(tools=["look"]))
@@ -763,7 +815,9 @@ async def test_a_result_after_the_unknown_is_evidence(play, owned):
 
 
 async def test_a_result_that_races_the_unknown_is_won_or_evidence(play, owned):
-    """INV3: the result waits for the row that is just being declared unknown, and must then leave its evidence."""
+    """INV3: the result waits for the row that is just being declared unknown, and must then leave
+    its evidence.
+    """
     attempt_id = await _intend(play, owned)
     async with play.db.transaction() as conn:
         await conn.execute(

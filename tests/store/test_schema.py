@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import PrimaryKeyConstraint, UniqueConstraint, create_engine, text
 
 from harness_common.store.db import sqlalchemy_url
 from harness_common.store.migrate import migrate
@@ -76,9 +76,9 @@ def test_every_table_has_its_tenant_in_every_key():
         if table.name in tenant_less:
             continue
         assert "tenant_id" in table.columns
-        for key in [table.primary_key, *table.constraints]:
-            names = {c.name for c in key.columns}
-            if type(key).__name__ in {"PrimaryKeyConstraint", "UniqueConstraint"} and names:
+        for key in table.constraints:
+            if isinstance(key, PrimaryKeyConstraint | UniqueConstraint):
+                names = {c.name for c in key.columns}
                 assert "tenant_id" in names or table.name == "tenants", (table.name, names)
 
 
@@ -87,7 +87,9 @@ def test_migrating_again_changes_nothing(fresh_database_url):
 
 
 async def test_uuid7(db):
-    rows = await sql(db, "SELECT uuid7() AS id, clock_timestamp() AS now FROM generate_series(1, 500)")
+    rows = await sql(
+        db, "SELECT uuid7() AS id, clock_timestamp() AS now FROM generate_series(1, 500)"
+    )
     ids = [r["id"] for r in rows]
     assert {i.version for i in ids} == {7}
     assert {i.variant for i in ids} == {"specified in RFC 4122"}
@@ -102,9 +104,7 @@ def test_partitions_are_there_ahead(fresh_database_url):
     engine = create_engine(sqlalchemy_url(fresh_database_url))
     with engine.begin() as connection:
         names = set(
-            connection.execute(
-                text("SELECT inhrelid::regclass::text FROM pg_inherits")
-            ).scalars()
+            connection.execute(text("SELECT inhrelid::regclass::text FROM pg_inherits")).scalars()
         )
         now = datetime.now(UTC)
         for table in PARTITIONED:

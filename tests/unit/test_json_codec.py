@@ -1,4 +1,6 @@
-"""The database's JSON: no NUL, nothing else changed, and nothing that a model can say makes it fail."""
+"""The database's JSON: no NUL, nothing else changed, and nothing that a model can say makes it
+fail.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_only_nul_is_dropped(text):
 
 @given(words)
 def test_json_inside_json_keeps_its_text(text):
-    """A message body travels as JSON text inside JSON: the stored bytes are the ones that were written."""
+    """A message body travels as JSON text inside JSON: the stored bytes are the ones that were
+    written.
+    """
     inner = json.dumps({"t": text}, ensure_ascii=False)
     assert loads(dumps(inner)) == inner
 
@@ -69,10 +73,12 @@ def test_what_postgres_reads():
 
 @pytest.mark.parametrize("value", [2**64, -(2**63) - 1, 10**40])
 def test_long_integers_stay_exact(value):
-    """`models.tool_args` promises it for arguments, and `store.apply` writes those with this codec."""
+    """`models.tool_args` promises it for arguments; `store.apply` writes those with this codec."""
     assert json.loads(dumps({"n": value})) == {"n": value}
 
 
 def test_an_unpaired_surrogate_does_not_stop_a_commit():
-    """No writer of text can promise that there is none; a commit that raises leaves the run to its lease."""
+    """No writer of text can promise that there is none; a commit that raises leaves the run to its
+    lease.
+    """
     assert loads(dumps({"t": "a\ud800b"}))["t"].startswith("a")

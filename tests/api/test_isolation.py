@@ -1,0 +1,114 @@
+"""Two tenants never see each other's anything: every route is asked with the other tenant's ids."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fastapi.routing import APIRoute
+
+from harness_api.app import create_app
+from harness_common.blobs.local import LocalBlobs
+from harness_common.core.ids import decode, encode
+from harness_common.settings import Settings
+from harness_common.store.artifacts import save_artifact
+from tests.store.play import say
+
+BY_ID = sorted(
+    (method, route.path)
+    for route in create_app(Settings()).routes
+    if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
+    for method in route.methods or ()
+)
+LISTS = ["runs", "agents", "sessions", "api-keys", "audit"]
+
+
+@pytest.fixture
+async def owned(api, play, db, config, tenant):
+    """Make one of everything for the first tenant; return the ids by their name in paths."""
+    await api.post("/v1/agents", json={"name": "mine", "spec": {}})
+    run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
+    await play.step(decode("run", run["id"]), say())
+    blobs = LocalBlobs(config.data_dir.resolve() / "blobs")
+    artifact = await save_artifact(
+        db,
+        blobs,
+        tenant.id,
+        decode("run", run["id"]),
+        name='a"b\r\nc.html',
+        media_type="text/html",
+        data=b"<script>",
+    )
+    return {
+        "run_id": run["id"],
+        "session_id": run["session_id"],
+        "artifact_id": artifact,
+        "key_id": encode("api_key", tenant.rows["viewer"]["id"]),
+        "name": "mine",
+        "version": "1",
+    }
+
+
+def fill(path: str, ids: dict[str, str]) -> str:
+    return re.sub(r"{(\w+)}", lambda m: ids[m[1]], path)
+
+
+@pytest.mark.parametrize(("method", "path"), BY_ID)
+async def test_by_id_the_other_tenant_finds_nothing(api, owned, other_tenant, method, path):
+    theirs = await api.request(
+        method, fill(path, owned), headers=other_tenant.headers("admin"), json=None
+    )
+    assert theirs.status_code == 404, theirs.text
+    assert "secret" not in theirs.text
+    if method == "GET":
+        assert (await api.get(fill(path, owned))).status_code == 200
+
+
+@pytest.mark.parametrize("what", LISTS)
+async def test_lists_hold_nothing_of_the_other_tenant(api, owned, other_tenant, what):
+    mine = (await api.get(f"/v1/{what}")).json()["data"]
+    theirs = await api.get(f"/v1/{what}", headers=other_tenant.headers("admin"))
+    assert mine
+    assert {r["id"] for r in mine}.isdisjoint(r["id"] for r in theirs.json()["data"])
+    assert "mine" not in theirs.text
+
+
+async def test_a_filter_does_not_reach_across(api, owned, other_tenant):
+    answer = await api.get(
+        "/v1/runs",
+        params={"session_id": owned["session_id"]},
+        headers=other_tenant.headers("admin"),
+    )
+    assert answer.json()["data"] == []
+
+
+async def test_a_run_cannot_join_the_session_of_another_tenant(api, owned, other_tenant):
+    answer = await api.post(
+        "/v1/runs",
+        json={"agent": "a", "input": "x", "session_id": owned["session_id"]},
+        headers=other_tenant.headers("admin"),
+    )
+    assert answer.status_code == 404
+
+
+async def test_nothing_of_the_owner_was_changed(api, owned, other_tenant):
+    for method, path in BY_ID:
+        if method != "GET":
+            await api.request(method, fill(path, owned), headers=other_tenant.headers("admin"))
+    assert (await api.get(f"/v1/sessions/{owned['session_id']}")).json()["status"] == "idle"
+    key = next(
+        k for k in (await api.get("/v1/api-keys")).json()["data"] if k["id"] == owned["key_id"]
+    )
+    assert (key["revoked_at"], key["expires_at"]) == (None, None)
+
+
+async def test_an_artifact_is_never_run_by_a_browser(api, owned):
+    answer = await api.get(f"/v1/artifacts/{owned['artifact_id']}/content")
+    assert answer.content == b"<script>"
+    assert answer.headers["content-type"] == "text/html"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''a%22b%0D%0Ac.html"
+    listed = (await api.get(f"/v1/runs/{owned['run_id']}/artifacts")).json()["data"]
+    shown = (await api.get(f"/v1/artifacts/{owned['artifact_id']}")).json()
+    assert listed == [shown]
+    assert shown["size_bytes"] == 8

@@ -1,0 +1,451 @@
+"""The scheduler's loops, called one by one: nothing here sleeps, rings a real bell or needs a
+Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from redis.exceptions import ConnectionError as RedisDown
+
+from harness_common.broker.publish import Doorbell
+from harness_common.core.errors import Conflict
+from harness_common.core.run import Status, StepFailed
+from harness_common.core.step import Failure, ToolsWaiting
+from harness_common.settings import DatabaseSettings, SchedulerSettings, Settings
+from harness_common.store.db import Database
+from harness_worker.scheduler.admit import SHARE, AdmitLoop, blocks
+from harness_worker.scheduler.dispatch import DispatchLoop
+from harness_worker.scheduler.leader import Leadership
+from harness_worker.scheduler.looper import Shared
+from harness_worker.scheduler.reap import ReapLoop
+from harness_worker.scheduler.service import look_once
+from harness_worker.scheduler.wake import WakeLoop
+from tests.fakes.cut_proxy import CutProxy
+from tests.store.play import WHEN, Play, make_tenant, make_worker, say, sql
+
+
+class FakeBell:
+    """Keeps what was rung."""
+
+    def __init__(self) -> None:
+        self.rung: list[Doorbell] = []
+
+    def ring(self, bell: Doorbell) -> None:
+        self.rung.append(bell)
+
+    def taken(self) -> list[UUID]:
+        rung, self.rung = [b.run_id for b in self.rung], []
+        return rung
+
+
+class FakeRedis:
+    """Says that it is down: the reaper then judges by heartbeats alone."""
+
+    async def info(self, section: str) -> dict[str, Any]:
+        raise RedisDown(section)
+
+    async def client_list(self) -> list[dict[str, Any]]:
+        raise RedisDown("down")
+
+
+class FakeLeases:
+    """Keeps whose leases were broken."""
+
+    def __init__(self) -> None:
+        self.broken: list[tuple[UUID, UUID]] = []
+
+    async def break_lease(self, run_id: UUID, worker: UUID) -> None:
+        self.broken.append((run_id, worker))
+
+
+async def lead(db: Database, *, limit: int = 1000, ttl_s: float = 60.0) -> Any:
+    """Become leader and return what its loops share."""
+    term = await Leadership(db, uuid4(), "test", ttl_s).seek()
+    assert term is not None
+    return share(db, term, limit)
+
+
+def share(db: Database, term: int, limit: int = 1000) -> Any:
+    config = Settings(scheduler=SchedulerSettings(max_running=limit))
+    redis: Any = FakeRedis()
+    leases: Any = FakeLeases()
+    bell: Any = FakeBell()
+    return Shared(config, db, redis, leases, bell, term)
+
+
+@pytest.fixture
+async def shared(db) -> Any:
+    return await lead(db)
+
+
+async def once(loop: Any, shared: Shared) -> int:
+    return int(await loop.run_once(await look_once(shared)))
+
+
+async def make_due(db: Database) -> None:
+    await sql(
+        db,
+        "UPDATE runs SET wake_at = clock_timestamp() - interval '1 ms', not_before = CASE "
+        "WHEN not_before IS NOT NULL THEN clock_timestamp() - interval '1 ms' END "
+        "WHERE wake_at IS NOT NULL",
+    )
+
+
+# ── dispatch ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_lost_doorbell_is_rung_again_with_growing_patience(play, shared):
+    run_id = await play.start()
+    dispatch, waits = DispatchLoop(shared), []
+    assert await once(dispatch, shared) == 0, "it is not due yet"
+    for ring in range(2, 8):
+        await make_due(play.db)
+        assert await once(dispatch, shared) == 1
+        (bell,) = shared.bell.rung
+        assert (bell.run_id, bell.version, bell.ring) == (run_id, 1, ring)
+        shared.bell.taken()
+        assert await once(dispatch, shared) == 0
+        (row,) = await sql(
+            play.db, "SELECT extract(epoch FROM wake_at - clock_timestamp())::float8 AS s FROM runs"
+        )
+        waits.append(round(row["s"]))
+    assert waits == [10, 20, 40, 60, 60, 60]
+    assert await play.try_claim(run_id, 1), "the first doorbell that comes is good"
+
+
+async def test_nothing_is_rung_that_is_owned_waits_or_has_ended(play, shared):
+    owned, delayed, ended = [await play.start() for _ in range(3)]
+    await play.claim(owned)
+    await play.step(delayed, StepFailed(Failure("limited", "L", "l", 60.0), WHEN))
+    await play.step(ended, say())
+    await make_due(play.db)
+    assert await once(DispatchLoop(shared), shared) == 0
+    assert shared.bell.rung == []
+
+
+# ── wake ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_delayed_run_wakes_when_its_time_has_come_and_not_before(play, shared):
+    """INV14."""
+    run_id = await play.start()
+    await play.step(run_id, StepFailed(Failure("limited", "L", "l", 60.0), WHEN))
+    wake = WakeLoop(shared)
+    assert await once(wake, shared) == 0
+    assert await play.running() == 0
+    await make_due(play.db)
+    assert await once(wake, shared) == 1
+    run = await play.read(run_id)
+    assert (run.state.status, run.version) == (Status.RUNNING, 3), (
+        "woken and admitted in one commit"
+    )
+    assert shared.bell.taken() == [run_id]
+    assert await play.running() == 1
+    await play.check_whole(run_id)
+
+
+async def test_a_woken_run_queues_when_there_is_no_room(db):
+    """INV13: waking is admission."""
+    play, shared = Play(db, await make_tenant(db, granted=1)), await lead(db)
+    first = await play.start()
+    await play.step(first, say(tools=["wait"]))
+    await play.settle(await play.claim(first), ToolsWaiting(WHEN))
+    second = await play.start()
+    assert await once(WakeLoop(shared), shared) == 1
+    assert (await play.read(first)).state.status is Status.QUEUED
+    assert shared.bell.rung == []
+    assert await play.running() == 1
+    await play.step(second, say())
+    assert await once(AdmitLoop(shared), shared) == 1
+    assert shared.bell.taken() == [first]
+
+
+async def test_waking_many_whose_times_come_while_the_loop_looks(play, db, database_url):
+    """The pick and the rule must judge by one clock: a run due a millisecond after the first look
+    is not an error.
+    """
+    for n in range(30):
+        run_id = await play.start()
+        failure = Failure("limited", "L", "l", 0.2 + n / 30)
+        await play.step(run_id, StepFailed(failure, WHEN, 0.0))
+    leader = await lead(db)
+    parts = urlsplit(database_url)
+    async with CutProxy(parts.hostname, parts.port) as proxy:
+        proxy.latency_s = 0.005
+        url = f"postgresql://{parts.username}:{parts.password}@127.0.0.1:{proxy.port}{parts.path}"
+        async with Database(url, DatabaseSettings(pool_max=2)) as slow:
+            await slow.ready()
+            shared = share(slow, leader.term)
+            wake, woken = WakeLoop(shared), 0
+            async with asyncio.timeout(20):
+                while woken < 30:
+                    woken += await once(wake, shared)
+    assert await play.running() == 30
+
+
+# ── reap ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_runs_of_a_silent_worker_are_given_back_at_once(play, db, shared):
+    """INV8, INV6, INV2."""
+    dead, alive = await make_worker(db, silent_s=60), await make_worker(db)
+    lost, kept = await play.start(), await play.start()
+    stale = await play.claim(lost, dead)
+    await play.claim(kept, alive)
+    assert await once(ReapLoop(shared), shared) == 2
+    run = await play.read(lost)
+    assert (run.claim_id, run.state.deaths, run.version, run.state.status) == (
+        None,
+        1,
+        1,
+        "running",
+    )
+    assert shared.bell.taken() == [lost]
+    assert shared.leases.broken == [(lost, dead)]
+    assert (await play.read(kept)).claimed_by == alive
+    with pytest.raises(Conflict):
+        await play.settle(stale, say("late"))
+    await play.step(lost, say("again"))
+    assert await once(ReapLoop(shared), shared) == 0
+    await play.check_whole(lost)
+
+
+async def test_a_slow_step_is_no_death(play, db, shared):
+    """Death is judged by liveness, never by the age of a step."""
+    alive = await make_worker(db)
+    run_id = await play.start()
+    run = await play.claim(run_id, alive)
+    await make_due(db)
+    assert await once(ReapLoop(shared), shared) == 0
+    assert (await play.read(run_id)).claim_id == run.claim_id
+    assert ((await look_once(shared)).due_in_s or 0) > 1, "looked at again later"
+    assert await once(DispatchLoop(shared), shared) == 0
+
+
+async def test_doorbells_that_a_dead_worker_may_have_swallowed_are_rung_again(play, db, shared):
+    await make_worker(db, silent_s=60)
+    run_id = await play.start()
+    await once(ReapLoop(shared), shared)
+    assert await once(DispatchLoop(shared), shared) == 1
+    assert shared.bell.taken() == [run_id]
+
+
+async def test_poison_is_put_aside(play, db, shared):
+    """INV15."""
+    run_id = await play.start()
+    for _ in range(5):
+        await play.claim(run_id, await make_worker(db, silent_s=60))
+        await once(ReapLoop(shared), shared)
+    run = await play.read(run_id)
+    assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "poisoned")
+    assert await play.running() == 0
+    await play.check_whole(run_id)
+
+
+async def test_a_run_whose_owner_is_unknown_is_found(play, shared):
+    """Its worker's row was pruned, or it left just as the claim came: nobody will ever finish the
+    step.
+    """
+    run_id = await play.start()
+    await play.claim(run_id, uuid4())
+    assert (await look_once(shared)).orphaned
+    assert await once(ReapLoop(shared), shared) == 1
+    assert shared.bell.taken() == [run_id]
+
+
+# ── admit ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def queue(play: Play, count: int) -> list[UUID]:
+    """Queue runs while the tenant has no room."""
+    await sql(play.db, "UPDATE tenant_slots SET granted = 0 WHERE tenant_id = :t", t=play.tenant_id)
+    return [await play.start() for _ in range(count)]
+
+
+async def test_admission_is_round_robin_between_tenants_and_keeps_the_limits(db):
+    """INV13: the hot tenant's hundred do not go before the others' few; no limit is exceeded."""
+    shared = await lead(db, limit=60)
+    hot, two, three = [Play(db, await make_tenant(db, max_running=20)) for _ in range(3)]
+    await queue(hot, 40)
+    await queue(two, 3)
+    await queue(three, 3)
+    assert await once(AdmitLoop(shared), shared) == 26
+    counts = [await p.running() for p in (hot, two, three)]
+    assert counts[1:] == [3, 3]
+    assert counts[0] == 20
+    first = [b.run_id for b in shared.bell.rung[: 3 * SHARE]]
+    (row,) = await sql(
+        db, "SELECT count(DISTINCT tenant_id) AS n FROM runs WHERE id = ANY(:f)", f=first
+    )
+    assert row["n"] == 3, "each tenant had its turn before anybody had a second"
+    assert await once(AdmitLoop(shared), shared) == 0
+
+
+async def test_older_runs_of_a_tenant_go_first_unless_another_matters_more(db):
+    play, shared = Play(db, await make_tenant(db, max_running=2)), await lead(db)
+    runs = await queue(play, 3)
+    urgent = await play.start(priority=0)
+    await once(AdmitLoop(shared), shared)
+    assert shared.bell.taken() == [urgent, runs[0]]
+
+
+async def test_no_tenant_starves_when_the_limit_is_smaller_than_the_demand(db):
+    """INV13: three tenants always wait for two slots: in a few turns each has run something."""
+    shared = await lead(db, limit=2)
+    players = [Play(db, await make_tenant(db)) for _ in range(3)]
+    for play in players:
+        await queue(play, 12)
+    served: Counter[UUID] = Counter()
+    admit = AdmitLoop(shared)
+    for _ in range(12):
+        await once(admit, shared)
+        assert sum([await p.running() for p in players]) <= 2
+        if not shared.bell.rung:
+            break
+        bell = shared.bell.rung.pop(0)
+        owner = next(p for p in players if p.tenant_id == bell.tenant_id)
+        await owner.step(bell.run_id, say())
+        served[bell.tenant_id] += 1
+    assert len(served) == 3, served
+    assert max(served.values()) - min(served.values()) <= 2
+
+
+async def test_a_new_tenant_gets_a_block(db):
+    shared = await lead(db)
+    play = Play(db, await make_tenant(db, granted=0))
+    run_id = await play.start()
+    assert (await play.read(run_id)).state.status is Status.QUEUED
+    assert await once(AdmitLoop(shared), shared) == 1
+    assert shared.bell.taken() == [run_id]
+
+
+# ── two leaders ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_leadership_is_exclusive_and_every_new_holder_has_a_new_term(db):
+    """INV12."""
+    a, b = (Leadership(db, uuid4(), name, 60.0) for name in "ab")
+    assert await a.seek() == 1
+    assert await b.seek() is None
+    assert await a.seek() == 1
+    await a.resign()
+    assert await b.seek() == 2
+    assert await a.seek() is None
+    await sql(db, "UPDATE leader SET until = clock_timestamp() - interval '1 ms'")
+    assert await b.seek() == 3, "its time had run out: another might have led in between"
+
+
+async def test_eight_seek_and_one_leads(db):
+    seekers = [Leadership(db, uuid4(), str(n), 60.0) for n in range(8)]
+    terms = await asyncio.gather(*(s.seek() for s in seekers))
+    assert sorted(t for t in terms if t) == [1]
+
+
+async def test_the_writes_of_an_old_leader_are_refused(play, db):
+    """INV12: dispatch, wake, admit and reap of a term that is over change nothing."""
+    waiting = await queue(play, 1)
+    await sql(db, "UPDATE tenant_slots SET granted = 5")
+    old = await lead(db)
+    rung, delayed, orphan = [await play.start() for _ in range(3)]
+    for run_id in (rung, delayed, orphan, *waiting):
+        await sql(
+            db,
+            "UPDATE runs SET status = 'running', version = 1, started = true WHERE id = :r",
+            r=run_id,
+        )
+    await play.step(delayed, StepFailed(Failure("limited", "L", "l", 60.0), WHEN))
+    await play.claim(orphan, await make_worker(db, silent_s=60))
+    await sql(db, "UPDATE runs SET status = 'queued' WHERE id = :r", r=waiting[0])
+    await make_due(db)
+    await sql(db, "UPDATE leader SET until = clock_timestamp() - interval '1 ms'")
+    await lead(db)
+    before = await sql(db, "SELECT * FROM runs ORDER BY id")
+    slots = await sql(db, "SELECT running, granted FROM tenant_slots")
+    assert await once(DispatchLoop(old), old) == 0
+    for loop in (WakeLoop(old), AdmitLoop(old), ReapLoop(old)):
+        with pytest.raises(Conflict):
+            await once(loop, old)
+    assert await sql(db, "SELECT * FROM runs ORDER BY id") == before
+    assert await sql(db, "SELECT running, granted FROM tenant_slots") == slots
+    assert old.bell.rung == []
+
+
+async def test_an_old_leader_declares_nobody_dead(play, db):
+    """INV12: "every write compares the term": a death is one."""
+    old = await lead(db)
+    await make_worker(db, silent_s=60)
+    await sql(db, "UPDATE leader SET until = clock_timestamp() - interval '1 ms'")
+    await lead(db)
+    with contextlib.suppress(Conflict):
+        await once(ReapLoop(old), old)
+    assert await sql(db, "SELECT died_at FROM workers") == [{"died_at": None}]
+
+
+# ── blocks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def tenants(draw) -> tuple[list[dict[str, Any]], int]:
+    rows = []
+    for n in range(draw(st.integers(1, 6))):
+        most = draw(st.integers(0, 30))
+        rows.append(
+            {
+                "tenant_id": n,
+                "max_running": most,
+                "running": draw(st.integers(0, most)),
+                "waiting": draw(st.booleans()),
+                "recent": draw(st.booleans()),
+                "last_admitted_at": draw(st.sampled_from([None, WHEN])),
+            }
+        )
+    used = sum(r["running"] for r in rows)
+    return rows, used + draw(st.integers(0, 60))
+
+
+@hypothesis_settings(max_examples=300, deadline=None)
+@given(tenants())
+def test_blocks_stay_within_every_limit(case):
+    """INV13: the sum of the blocks bounds the sum of what runs."""
+    rows, limit = case
+    out = blocks(rows, limit)
+    assert set(out) == {r["tenant_id"] for r in rows}
+    assert sum(out.values()) <= limit
+    for row in rows:
+        assert row["running"] <= out[row["tenant_id"]] <= row["max_running"]
+
+
+@hypothesis_settings(max_examples=300, deadline=None)
+@given(tenants())
+def test_blocks_leave_nothing_unused_while_somebody_waits(case):
+    rows, limit = case
+    out = blocks(rows, limit)
+    if sum(out.values()) < limit:
+        for row in rows:
+            if row["waiting"]:
+                assert out[row["tenant_id"]] == row["max_running"]
+
+
+@hypothesis_settings(max_examples=300, deadline=None)
+@given(tenants())
+def test_blocks_give_to_whoever_waits_with_the_least(case):
+    """INV13: nobody is raised above another who waits with less: else one that comes late never
+    gets a slot.
+    """
+    rows, limit = case
+    out = blocks(rows, limit)
+    for a in rows:
+        for b in rows:
+            b_wants_more = b["waiting"] and out[b["tenant_id"]] < b["max_running"]
+            if out[a["tenant_id"]] > a["running"] and b_wants_more:
+                assert out[a["tenant_id"]] <= out[b["tenant_id"]] + 1
