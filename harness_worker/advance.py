@@ -163,7 +163,7 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
         return StepFailed(failure, ctx.started_at)
     if held.cancel_requested or ctx.run.state.cancel_requested:
         return StepDone(StepCancelled(), ctx.started_at)
-    limit_s = runtime.settings.worker.step_timeout_s
+    limit_s = _time_left_s(ctx, runtime.settings.worker.step_timeout_s)
     held.task = asyncio.ensure_future(step(ctx))
     try:
         async with asyncio.timeout(limit_s):
@@ -185,6 +185,14 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
         return StepFailed(classify(error), ctx.started_at, random.random())
     finally:
         held.task = None
+
+
+def _time_left_s(ctx: StepContext, longest_s: float) -> float:
+    """Return how long the step may take: its own limit, or less if the run's deadline is nearer."""
+    deadline = ctx.run.state.limits.deadline
+    if deadline is None:
+        return longest_s
+    return max(0.0, min(longest_s, (deadline - ctx.started_at).total_seconds()))
 
 
 def _stopped(held: Held, ctx: StepContext) -> Input:

@@ -270,6 +270,8 @@ def advance(state: RunState, inputs: Sequence[Input], now: datetime) -> Transiti
 def _admit(state: RunState, _: Input, now: datetime) -> Transition:
     if state.not_before is not None and state.not_before > now:
         raise IllegalTransition(f"not before {state.not_before.isoformat()}")
+    if state.limits.deadline is not None and now >= state.limits.deadline:
+        return _give_up(state, "deadline_exceeded", now)
     name = ev.RUN_RESUMED if state.started else ev.RUN_STARTED
     nxt = replace(state, status=Status.RUNNING, started=True, not_before=None, claimed=False)
     return Transition(nxt, (Event(name, {"step": state.step, "kind": state.next_kind}),))

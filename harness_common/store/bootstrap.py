@@ -45,8 +45,9 @@ async def bootstrap(db: Database, config: Settings) -> tuple[Path, bool]:
         row, text = await keys.insert_key(conn, tenant["tenant_id"], pepper, new, db.timeout_s)
         entry = Entry("api_key.create", encode("api_key", row["id"]), {"name": "admin"})
         await record(conn, tenant["tenant_id"], Actor("bootstrap"), entry, db.timeout_s)
-    # After the commit: if we die on this line, the next start makes another key.
-    keys.write_private(path, text + "\n")
+        # Under the lock, so that starts at once make one key. If we die before the commit, the file
+        # does not verify and the next start replaces it.
+        await asyncio.to_thread(keys.write_private, path, text + "\n")
     return path, True
 
 

@@ -1,11 +1,24 @@
 """Ringing again: a doorbell that nobody answered in time is rung once more, with backoff.
-Duplicates are harmless.
+
+When the broker has lost its queues (a restarted or flushed Redis), everything unanswered is rung at
+once. While it cannot be
+reached nothing is rung, so that the backoff is not used up for nothing. Duplicates are harmless.
 """
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
+import structlog
+
 from harness_common.broker.publish import Doorbell
+from harness_common.coord.redis import RedisFault
 from harness_worker.scheduler.looper import Look, Shared
+
+log = structlog.get_logger()
+
+_LOOK_EVERY_S: Final = 0.5
 
 
 class DispatchLoop:
@@ -15,12 +28,21 @@ class DispatchLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._marker = f"{shared.settings.redis.prefix}:marker"
+        self._looked_at = 0.0
+        self._reachable = True
 
     async def run_once(self, look: Look) -> int:
         """Ring for every overdue doorbell, up to a batch."""
-        if look.due_in_s is None or look.due_in_s > 0:
+        forgot = await self._broker_forgot()
+        if not self._reachable:
             return 0
         shared, config = self._shared, self._shared.settings.scheduler
+        if forgot:
+            due = await shared.db.fetch("ring_all", {"term": shared.term})
+            log.info("broker.forgot", unanswered=len(due))
+        elif look.due_in_s is None or look.due_in_s > 0:
+            return 0
         rows = await shared.db.fetch(
             "ring",
             {
@@ -39,3 +61,17 @@ class DispatchLoop:
             )  # fmt: skip
         shared.count("doorbells_rung_again", len(rows))
         return len(rows)
+
+    async def _broker_forgot(self) -> bool:
+        """Tell whether Redis lost the marker that we left in it: then it lost the queues as well.
+        """
+        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+            return False
+        self._looked_at = time.monotonic()
+        try:
+            missing = await self._shared.redis.set(self._marker, str(self._shared.term), nx=True)
+        except RedisFault:
+            self._reachable = False
+            return False
+        back, self._reachable = not self._reachable, True
+        return bool(missing) or back

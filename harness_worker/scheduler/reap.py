@@ -34,6 +34,8 @@ class ReapLoop:
         self._shared = shared
         self._prefix = prefix
         self._absent_since: dict[UUID, float] = {}
+        self._seen: set[UUID] = set()
+        self._recovered_at = 0.0
         self._redis_run_id: str | None = None
         self._redis_changed_at = time.monotonic()
         self._looked_at = 0.0
@@ -43,7 +45,9 @@ class ReapLoop:
         died = await self._condemn_silent() if look.stale else 0
         died += await self._condemn_absent()
         recovered = 0
-        if died or look.orphaned or (look.due_in_s is not None and look.due_in_s <= 0):
+        overdue = look.due_in_s is not None and look.due_in_s <= 0
+        if died or look.orphaned or (overdue and time.monotonic() - self._recovered_at > 1.0):
+            self._recovered_at = time.monotonic()
             recovered = await self._recover()
             await self._shared.db.fetch("overdue", {"again_s": _OVERDUE_AGAIN_S})
         self._shared.count("workers_died", died)
@@ -73,12 +77,14 @@ class ReapLoop:
             return 0
         died = 0
         alive = await self._shared.db.fetch("workers_alive", {})
+        self._seen = (self._seen | connected) & {row["incarnation"] for row in alive}
         names = {row["incarnation"] for row in alive}
         for row in alive:
             worker = row["incarnation"]
             # Never by this path when nobody else is connected: then Redis, or the way to it, is the
-            # likelier fault.
-            if worker in connected or not (connected & (names - {worker})):
+            # likelier fault. Nor for a process that was never seen connected: it may just start.
+            others = connected & (names - {worker})
+            if worker in connected or worker not in self._seen or not others:
                 self._absent_since.pop(worker, None)
                 continue
             first = self._absent_since.setdefault(worker, now)

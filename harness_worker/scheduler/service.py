@@ -59,7 +59,14 @@ async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
     look = await look_once(shared)
     done = 0
     for loop in loops:
-        done += await loop.run_once(look)
+        try:
+            done += await loop.run_once(look)
+        except (DatabaseUnavailable, Conflict):
+            raise
+        except Exception:
+            # One duty that fails must not stop the others; it is tried again at the next tick.
+            log.exception("loop.failed", loop=loop.name)
+            shared.count(f"{loop.name}_failures")
     return look, done
 
 

@@ -1,8 +1,11 @@
 -- One batched heartbeat of a worker process; answers with claims to stop and claims that the process does not know of.
-WITH seen AS (
-    UPDATE workers SET seen_at = clock_timestamp(), held = %(held)s, queue_age_s = %(queue_age_s)s
-    WHERE incarnation = %(worker)s
-    RETURNING died_at
+-- A process that was taken for dead and is not says so: its old claims are gone, and new ones are its own again.
+WITH was AS (
+    SELECT incarnation, died_at FROM workers WHERE incarnation = %(worker)s FOR UPDATE
+), seen AS (
+    UPDATE workers SET seen_at = clock_timestamp(), held = %(held)s, queue_age_s = %(queue_age_s)s, died_at = NULL, died_why = NULL
+    FROM was WHERE workers.incarnation = was.incarnation
+    RETURNING was.died_at
 )
 SELECT NULL::uuid AS tenant_id, NULL::uuid AS run_id, NULL::uuid AS claim_id, false AS cancel_requested,
        seen.died_at IS NOT NULL AS condemned, clock_timestamp() AS now, set_config('synchronous_commit', 'off', true)
