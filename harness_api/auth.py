@@ -166,7 +166,7 @@ class Requires:
 
 
 def requires(permission: str) -> Any:  # noqa: ANN401 - what FastAPI takes for a dependency
-    """State what a route asks for, as in `Annotated[Caller, requires("runs:write")]`."""
+    """State the permission of a route: `caller: Annotated[Caller, <this>]`."""
     return Depends(Requires(permission))
 
 

@@ -16,6 +16,7 @@ import psycopg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -167,7 +168,17 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         detail = f"{request.method} is not allowed on {request.url.path}; see Allow"
     code = _HTTP_CODE.get(error.status_code, "HTTP_ERROR")
-    return problem(error.status_code, code, detail, rid=request_id(request), headers=error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_allowed(request))
+    return problem(error.status_code, code, detail, rid=request_id(request), headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """List the methods of every route of this path; the router knows the first one's only."""
+    routes = [r for r in request.app.routes if isinstance(r, APIRoute)]
+    found = (r.methods for r in routes if r.path_regex.match(request.url.path))
+    return sorted({method for methods in found for method in methods or ()})
 
 
 async def on_data_error(request: Request, error: Exception) -> Response:

@@ -37,9 +37,8 @@ _PAUSE_MAX_S: Final = 2.0
 class Reader:
     """One watcher of one run: a bounded queue of deltas and the newest notice."""
 
-    def __init__(self, tenant_id: UUID, run_id: UUID, metrics: Metrics) -> None:
+    def __init__(self, tenant_id: UUID, metrics: Metrics) -> None:
         self.tenant_id = tenant_id
-        self.run_id = run_id
         self._metrics = metrics
         self._deltas: deque[dict[str, Any]] = deque(maxlen=_DELTAS)
         self._some = asyncio.Event()
@@ -121,7 +120,7 @@ class Hub:
         """Register a reader; what is committed after this has begun is noticed within a second at
         worst.
         """
-        reader = Reader(tenant_id, run_id, self._metrics)
+        reader = Reader(tenant_id, self._metrics)
         topic = self._topics.setdefault(run_id, _Topic())
         topic.readers.add(reader)
         self._metrics.readers.inc()

@@ -25,7 +25,7 @@ _WITH_BODY: Final = {
 }
 _DESCRIPTION: Final = """Start agent runs, watch them, stop them, and read everything that happened.
 
-Lists are pages: `{data, next_cursor}`. Times are RFC 3339 in UTC. Every answer carries `Request-Id`;
+Lists are pages: `{data, next_cursor}`. Times are RFC 3339 in UTC. Every answer has a `Request-Id`;
 every error is `application/problem+json` (RFC 9457) with a stable `code`."""
 
 

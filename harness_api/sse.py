@@ -8,7 +8,7 @@ channel is joined before the first read, so that nothing falls between the two.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -57,7 +57,7 @@ def stream_events(
 
 async def follow(
     services: Services, tenant_id: UUID, run_id: UUID, after: int
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yield frames until the run has ended or the process stops."""
     place = _Place(after)
     yield b": events of run_%b\n\n" % run_id.hex.encode()

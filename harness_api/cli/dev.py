@@ -20,8 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-import psutil
-
+from harness_api.cli import demo_agent
+from harness_api.cli.dev_file import DEFAULT_DATA_DIR, read_dev_file
 from harness_api.cli.process_log import ProcessLog
 from harness_api.cli.supervise import Outcome, ProcessSpec, Supervisor, run_to_end
 from harness_common.core.errors import Conflict, HarnessError, Permanent
@@ -31,15 +31,16 @@ from harness_common.embedded.lock import FolderLock
 from harness_common.embedded.process import LOOPBACK, port_holder, port_is_free
 from harness_common.settings import Settings
 
-NEXT_COMMAND = 'harness runs submit "What is 17 * 23?" --follow'
-_DEFAULT_DATA_DIR = Path(".harness")
+__all__ = ["DevOptions", "Plan", "default_plan", "read_dev_file", "run_dev"]
+
+NEXT_COMMAND = f'harness runs submit {demo_agent.NAME} "{demo_agent.QUESTION}" --follow'
 
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
     """What `harness dev` may be told."""
 
-    data_dir: Path = _DEFAULT_DATA_DIR
+    data_dir: Path = DEFAULT_DATA_DIR
     database_url: str | None = None
     """None starts an embedded Postgres."""
     redis_url: str | None = None
@@ -52,6 +53,8 @@ class DevOptions:
     """Worker processes."""
     worker_grace_s: float = 10.0
     start_timeout_s: float = 60.0
+    demo_model: str | None = None
+    """The model of the agent `demo`, made at first start; None makes none."""
 
     @classmethod
     def from_settings(
@@ -67,6 +70,7 @@ class DevOptions:
             flower_port=flower_port,
             processes=processes or config.worker.processes,
             worker_grace_s=config.worker.grace_s,
+            demo_model=config.model.default_model,
         )
 
     @property
@@ -144,15 +148,6 @@ def run_dev(options: DevOptions, make_plan: Callable[..., Plan] = default_plan) 
             return dev.run(make_plan)
     finally:
         lock.release()
-
-
-def read_dev_file(data_dir: Path) -> dict[str, Any] | None:
-    """Return what a running `harness dev` says of itself in `<data_dir>/dev.json`."""
-    try:
-        found: dict[str, Any] = json.loads((data_dir / "dev.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if psutil.pid_exists(found["pid"]) else None  # kill -9 leaves the file behind
 
 
 class _Dev:
@@ -265,12 +260,20 @@ class _Dev:
                 f"{self._options.start_timeout_s:.0f} s. See {self._data_dir / 'logs' / 'api.log'}."
             )
         if outcome is Outcome.REACHED:
+            self._make_demo_agent()
             self._ready = True
             self._note(supervisor.pids)
             self._log.banner(self._banner())
             outcome = supervisor.run()
         self._say("a process that is needed gave up: stopping everything")
         return 1
+
+    def _make_demo_agent(self) -> None:
+        model, key_file = self._options.demo_model, self._data_dir / "admin.key"
+        if model is None:
+            return
+        if why := demo_agent.ensure(self._options.api_url, key_file, model):
+            self._say(f"the agent {demo_agent.NAME!r} could not be made: {why}")
 
     def _api_answers(self) -> bool:
         address = self._options.api_url.removeprefix("http://")
@@ -319,7 +322,7 @@ class _Dev:
             "Try": NEXT_COMMAND,
             "Stop": "Ctrl-C",
         }
-        if self._data_dir != _DEFAULT_DATA_DIR.resolve():
+        if self._data_dir != DEFAULT_DATA_DIR.resolve():
             rows["Try"] = f"HARNESS_DATA_DIR={_shown(self._data_dir)} {NEXT_COMMAND}"
         lines = [f"  {name:<10} {text}" for name, text in rows.items() if text]
         return "\n".join(["", "Harness is running.", "", *lines, "", ""])

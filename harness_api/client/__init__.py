@@ -1,0 +1,63 @@
+"""The Python client of a Harness server, blocking and async from one implementation.
+
+    from harness_api.client import Client
+
+    with Client() as client:
+        run = client.runs.create(agent="analyst", input="How many rows?")
+        for item in client.runs.stream(run.id):
+            print(item)
+        print(client.runs.get(run.id).output)
+
+`AsyncClient` has the same methods: await them, or use `async for` where `Client` gives an iterator.
+Used by the CLI, the tests and whoever writes programs around Harness.
+"""
+
+from harness_api.client.clients import AsyncClient, Client
+from harness_api.client.errors import ApiError, BadAnswer, Unreachable
+from harness_api.client.target import Target, find_target
+from harness_api.client.types import (
+    Agent,
+    ApiKey,
+    Artifact,
+    AuditEntry,
+    Checkpoint,
+    Event,
+    Live,
+    Message,
+    NewApiKey,
+    Readiness,
+    Run,
+    Session,
+    Step,
+    Tenant,
+    ToolCall,
+    Tree,
+    Worker,
+)
+
+__all__ = [
+    "Agent",
+    "ApiError",
+    "ApiKey",
+    "Artifact",
+    "AsyncClient",
+    "AuditEntry",
+    "BadAnswer",
+    "Checkpoint",
+    "Client",
+    "Event",
+    "Live",
+    "Message",
+    "NewApiKey",
+    "Readiness",
+    "Run",
+    "Session",
+    "Step",
+    "Target",
+    "Tenant",
+    "ToolCall",
+    "Tree",
+    "Unreachable",
+    "Worker",
+    "find_target",
+]

@@ -8,7 +8,7 @@ from fastapi import Path, Response
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
-from harness_api.paging import Cursor, Limit, id_cursor, number_cursor, page
+from harness_api.paging import IdCursor, Limit, NumberCursor, id_of, page
 from harness_api.routing import new_router
 from harness_api.schemas.agents import AgentPut, AgentView
 from harness_api.schemas.base import Page
@@ -59,12 +59,10 @@ async def post_agent(
 
 @router.get("", operation_id="listAgents", response_model=Page[AgentView])
 async def get_agents(
-    services: Use, caller: CanRead, limit: Limit = 50, cursor: Cursor = None
+    services: Use, caller: CanRead, limit: Limit = 50, cursor: IdCursor = None
 ) -> Page[AgentView]:
     """List the newest version of each agent, last changed first."""
-    rows = await list_agents(
-        services.db, caller.tenant_id, before=id_cursor(cursor), limit=limit + 1
-    )
+    rows = await list_agents(services.db, caller.tenant_id, before=id_of(cursor), limit=limit + 1)
     data, next_cursor = page(rows, limit, agent_view, "id")
     return Page(data=data, next_cursor=next_cursor)
 
@@ -77,13 +75,11 @@ async def get_agent(name: Name, services: Use, caller: CanRead) -> AgentView:
 
 @router.get("/{name}/versions", operation_id="listAgentVersions", response_model=Page[AgentView])
 async def get_versions(
-    name: Name, services: Use, caller: CanRead, limit: Limit = 50, cursor: Cursor = None
+    name: Name, services: Use, caller: CanRead, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Page[AgentView]:
     """List the versions of an agent, newest first."""
-    before = number_cursor(cursor)
-    rows = await list_versions(
-        services.db, caller.tenant_id, name, before=before[0] if before else None, limit=limit + 1
-    )
+    before = int(cursor) if cursor else None
+    rows = await list_versions(services.db, caller.tenant_id, name, before=before, limit=limit + 1)
     data, next_cursor = page(rows, limit, agent_view, "version")
     return Page(data=data, next_cursor=next_cursor)
 

@@ -9,7 +9,7 @@ from fastapi import Response
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
-from harness_api.paging import Cursor, Limit, id_cursor, page
+from harness_api.paging import IdCursor, Limit, id_of, page
 from harness_api.routes.ids import KeyId
 from harness_api.routing import new_router
 from harness_api.schemas.api_keys import (
@@ -73,11 +73,11 @@ async def post_key(
 
 @router.get("", operation_id="listApiKeys", response_model=Page[ApiKeyView])
 async def get_keys(
-    services: Use, caller: CanRead, limit: Limit = 50, cursor: Cursor = None
+    services: Use, caller: CanRead, limit: Limit = 50, cursor: IdCursor = None
 ) -> Page[ApiKeyView]:
     """List keys, newest first, dead ones included."""
     rows = await keys.list_keys(
-        services.db, caller.tenant_id, before=id_cursor(cursor), limit=limit + 1
+        services.db, caller.tenant_id, before=id_of(cursor), limit=limit + 1
     )
     data, next_cursor = page(rows, limit, key_view, "id")
     return Page(data=data, next_cursor=next_cursor)

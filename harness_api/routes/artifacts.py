@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
-from harness_api.paging import Cursor, Limit, id_cursor, page
+from harness_api.paging import IdCursor, Limit, id_of, page
 from harness_api.routes.ids import ArtifactId, RunId
 from harness_api.routing import new_router
 from harness_api.schemas.artifacts import ArtifactLinks, ArtifactView
@@ -51,11 +51,11 @@ def artifact_view(row: Row) -> ArtifactView:
     "/runs/{run_id}/artifacts", operation_id="listArtifacts", response_model=Page[ArtifactView]
 )
 async def get_artifacts(
-    run_id: RunId, services: Use, caller: CanRead, limit: Limit = 50, cursor: Cursor = None
+    run_id: RunId, services: Use, caller: CanRead, limit: Limit = 50, cursor: IdCursor = None
 ) -> Page[ArtifactView]:
     """List the artifacts of a run, newest first."""
     rows = await list_artifacts(
-        services.db, caller.tenant_id, run_id, before=id_cursor(cursor), limit=limit + 1
+        services.db, caller.tenant_id, run_id, before=id_of(cursor), limit=limit + 1
     )
     data, next_cursor = page(rows, limit, artifact_view, "id")
     return Page(data=data, next_cursor=next_cursor)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
-from harness_api.paging import Cursor, LongLimit, number_cursor, page
+from harness_api.paging import CallCursor, LongLimit, NumberCursor, page
 from harness_api.routes.ids import RunId
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
@@ -110,10 +110,14 @@ def _by_step(calls: list[Row]) -> dict[int, list[Row]]:
 
 @router.get("/steps", operation_id="listSteps", response_model=Page[StepView])
 async def get_steps(
-    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+    run_id: RunId,
+    services: Use,
+    caller: CanRead,
+    limit: LongLimit = _ALL,
+    cursor: NumberCursor = None,
 ) -> Page[StepView]:
     """List the committed steps of a run, in order."""
-    (after,) = number_cursor(cursor) or (0,)
+    after = int(cursor or 0)
     db, tenant_id = services.db, caller.tenant_id
     rows = await read_checkpoints(db, tenant_id, run_id, after=after, limit=limit + 1)
     steps = [row["step"] for row in rows[:limit]]
@@ -140,10 +144,14 @@ async def get_steps(
 
 @router.get("/tool-calls", operation_id="listToolCalls", response_model=Page[ToolCallView])
 async def get_tool_calls(
-    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+    run_id: RunId,
+    services: Use,
+    caller: CanRead,
+    limit: LongLimit = _ALL,
+    cursor: CallCursor = None,
 ) -> Page[ToolCallView]:
     """List the tool calls of a run as the ledger has them, in order."""
-    step, index = number_cursor(cursor, 2) or (0, -1)
+    step, index = map(int, cursor.split(".")) if cursor else (0, -1)
     rows = await read_tool_calls(
         services.db, caller.tenant_id, run_id, after=(step, index), limit=limit + 1
     )
@@ -168,10 +176,14 @@ def _checkpoint(row: Row) -> CheckpointView:
 
 @router.get("/checkpoints", operation_id="listCheckpoints", response_model=Page[CheckpointView])
 async def get_checkpoints(
-    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+    run_id: RunId,
+    services: Use,
+    caller: CanRead,
+    limit: LongLimit = _ALL,
+    cursor: NumberCursor = None,
 ) -> Page[CheckpointView]:
     """List the checkpoints of a run, in order: what each step changed."""
-    (after,) = number_cursor(cursor) or (0,)
+    after = int(cursor or 0)
     rows = await read_checkpoints(
         services.db, caller.tenant_id, run_id, after=after, limit=limit + 1
     )
@@ -191,10 +203,14 @@ def _message(row: Row) -> MessageView:
 
 @router.get("/messages", operation_id="listMessages", response_model=Page[MessageView])
 async def get_messages(
-    run_id: RunId, services: Use, caller: CanRead, limit: LongLimit = _ALL, cursor: Cursor = None
+    run_id: RunId,
+    services: Use,
+    caller: CanRead,
+    limit: LongLimit = _ALL,
+    cursor: NumberCursor = None,
 ) -> Page[MessageView]:
     """List the messages of a run's own conversation, in order."""
-    (after,) = number_cursor(cursor) or (0,)
+    after = int(cursor or 0)
     rows = await read_messages(services.db, caller.tenant_id, run_id, after=after, limit=limit + 1)
     data, next_cursor = page(rows, limit, _message, "n")
     return Page(data=data, next_cursor=next_cursor)

@@ -8,7 +8,7 @@ from fastapi import Query, Response
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
-from harness_api.paging import Cursor, Limit, id_cursor, page
+from harness_api.paging import IdCursor, Limit, id_of, page
 from harness_api.routes.ids import SessionId
 from harness_api.routes.run_view import run_view
 from harness_api.routing import new_router
@@ -72,11 +72,11 @@ async def get_sessions(
     caller: CanRead,
     user_id: Annotated[str | None, Query(max_length=200)] = None,
     limit: Limit = 50,
-    cursor: Cursor = None,
+    cursor: IdCursor = None,
 ) -> Page[SessionView]:
     """List sessions, newest first."""
     rows = await list_sessions(
-        services.db, caller.tenant_id, user_id=user_id, before=id_cursor(cursor), limit=limit + 1
+        services.db, caller.tenant_id, user_id=user_id, before=id_of(cursor), limit=limit + 1
     )
     data, next_cursor = page(rows, limit, session_view, "id")
     return Page(data=data, next_cursor=next_cursor)
@@ -102,7 +102,7 @@ async def get_session_runs(
     services: Use,
     caller: CanReadRuns,
     limit: Limit = 50,
-    cursor: Cursor = None,
+    cursor: IdCursor = None,
 ) -> Page[RunView]:
     """List the runs of a session, newest first."""
     await read_session(services.db, caller.tenant_id, session_id)
@@ -110,7 +110,7 @@ async def get_session_runs(
         services.db,
         caller.tenant_id,
         RunFilter(session_id=session_id),
-        before=id_cursor(cursor),
+        before=id_of(cursor),
         limit=limit + 1,
     )
     data, next_cursor = page(rows, limit, run_view, "id")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Services, Use
-from harness_api.paging import Cursor, Limit, id_cursor, page
+from harness_api.paging import IdCursor, Limit, id_of, page
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.tenant import (
@@ -79,11 +79,9 @@ async def get_audit(
     services: Use,
     caller: Annotated[Caller, requires("audit:read")],
     limit: Limit = 50,
-    cursor: Cursor = None,
+    cursor: IdCursor = None,
 ) -> Page[AuditView]:
     """List who changed what, newest first."""
-    rows = await list_audit(
-        services.db, caller.tenant_id, before=id_cursor(cursor), limit=limit + 1
-    )
+    rows = await list_audit(services.db, caller.tenant_id, before=id_of(cursor), limit=limit + 1)
     data, next_cursor = page(rows, limit, audit_view, "id")
     return Page(data=data, next_cursor=next_cursor)

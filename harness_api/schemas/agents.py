@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from harness_api.schemas.base import Input, Output, Time
+from harness_api.schemas.base import Input, Output, Time, WholeNumbers
 from harness_common.contracts.agent import AgentSpec, Name, RetrySpec, ToolName
 
 
-class RetrySpecInput(RetrySpec):
+class RetrySpecInput(WholeNumbers, RetrySpec):
     """How patiently a failing step is tried again."""
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
-
-class AgentSpecInput(AgentSpec):
+class AgentSpecInput(WholeNumbers, AgentSpec):
     """The definition of an agent. The same fields as inside, with strict types."""
-
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     tools: Annotated[tuple[ToolName, ...], Field(strict=False, max_length=500)] = ()
     max_tokens_total: Annotated[int, Field(ge=1, lt=2**53)] | None = None

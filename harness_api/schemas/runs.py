@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from harness_api.paging import ID_PATTERN
 from harness_api.schemas.base import Input, InputTime, Output, Time
 from harness_common.contracts.agent import Name
 from harness_common.core.ids import decode
@@ -71,7 +72,7 @@ class RunQuery(BaseModel):
     created_after: InputTime | None = None
     created_before: InputTime | None = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
-    cursor: Annotated[str | None, Field(max_length=200)] = None
+    cursor: Annotated[str | None, Field(pattern=ID_PATTERN)] = None
 
     def wanted(self) -> RunFilter:
         """Return the filter as the store knows it."""

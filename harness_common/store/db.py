@@ -8,6 +8,7 @@ timeout on our side (INV11): TCP keepalive does not fire through a proxy that sw
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -60,6 +61,17 @@ _DIALECT._json_serializer = json_codec.dumps_text
 _DIALECT._json_deserializer = None
 
 
+async def _still_open(conn: Connection) -> None:
+    """Refuse a pooled connection that the server has closed, without asking the server.
+
+    An idle connection has nothing to read; one that has carries the server's goodbye.
+    """
+    watch = select.poll()
+    watch.register(conn.fileno(), select.POLLIN)
+    if watch.poll(0):
+        raise psycopg.OperationalError("the server closed this connection")
+
+
 class Database:
     """The pool of one process. Open with `async with`."""
 
@@ -76,7 +88,7 @@ class Database:
             open=False,
             max_idle=60.0,
             reconnect_timeout=30.0,
-            check=None,
+            check=_still_open,
             kwargs={
                 "autocommit": True,
                 "row_factory": dict_row,

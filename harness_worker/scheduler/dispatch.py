@@ -63,8 +63,7 @@ class DispatchLoop:
         return len(rows)
 
     async def _broker_forgot(self) -> bool:
-        """Tell whether Redis lost the marker that we left in it: then it lost the queues as well.
-        """
+        """Tell whether Redis lost our marker: then it lost the queues as well."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return False
         self._looked_at = time.monotonic()

@@ -52,6 +52,7 @@ def tools(tmp_path: Path) -> ToolRegistry:
 
 
 @pytest.mark.e2e
+@pytest.mark.timeout(200)  # it takes 30 s on two idle cores, and tests run side by side
 def test_demo_survives_a_killed_worker_and_proves_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +67,7 @@ def test_demo_survives_a_killed_worker_and_proves_it(
         stderr=subprocess.STDOUT,
     )
     try:
-        output, _ = demo.communicate(timeout=110)
+        output, _ = demo.communicate(timeout=160)
     except BaseException:
         demo.terminate()  # it stops its stack
         demo.communicate(timeout=30)

@@ -1,4 +1,6 @@
-"""Any one process dies while 200 runs are under way: all finish, no step twice, no gap in the events."""
+"""Any one process dies while 200 runs are under way: all finish, no step twice, no gap in the
+events.
+"""
 
 from __future__ import annotations
 

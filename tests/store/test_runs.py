@@ -752,7 +752,11 @@ async def owned(play):
 
 async def test_an_intent_is_taken_once(play, owned):
     """INV3: two with the same plan, one goes ahead."""
-    made = await asyncio.gather(*(_intend(play, owned) for _ in range(4)))
+    async with play.db.transaction() as conn:
+        await conn.execute("SELECT FROM runs FOR UPDATE")
+        trying = [asyncio.ensure_future(_intend(play, owned)) for _ in range(4)]
+        await until_blocked(conn, 4)
+    made = await asyncio.gather(*trying)
     assert sum(a is not None for a in made) == 1
     types = [e["type"] for e in await play.events(owned.id)]
     assert types.count("tool.started") == 1

@@ -1,0 +1,139 @@
+"""The command `harness`: puts the groups of commands together and turns failures into exit codes.
+
+0: it worked (and the run succeeded). 1: the run failed or was cancelled, or the server refused.
+2: the command is wrong, or the server cannot be reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from harness_api.cli import agents, artifacts, doctor, keys, processes, runs, sessions, tenant
+from harness_api.cli.options import examples
+from harness_api.cli.output import clean, error_document
+from harness_common.core.errors import HarnessError
+
+REFUSED = 1
+UNUSABLE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="harness",
+    help="Run AI agents step by step: durable, stoppable, watchable and replayable.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=examples(
+        "harness dev",
+        "harness agents apply analyst.json",
+        "harness runs submit analyst 'How many rows are there?' --follow",
+        "harness runs show RUN",
+    )
+    + "\n\nExit codes: 0 done, 1 the run did not succeed or the server refused, 2 wrong usage or "
+    "no server.",
+)
+for register in (processes.register, doctor.register, tenant.register):
+    register(app)
+for name, commands in {
+    "runs": runs.app,
+    "agents": agents.app,
+    "sessions": sessions.app,
+    "artifacts": artifacts.app,
+    "keys": keys.app,
+    "tenant": tenant.app,
+}.items():
+    app.add_typer(commands, name=name)
+
+
+@app.callback()
+def _options(
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="The API. Default: HARNESS_API_URL, else a `harness dev`."),
+    ] = None,
+) -> None:
+    if url is not None:
+        os.environ["HARNESS_API_URL"] = url
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line; return its exit code."""
+    try:
+        app(args=argv, prog_name="harness")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else _exit_text(end.code)
+    except HarnessError as error:
+        _report(error, as_json="--json" in argv)
+        return _code_of(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ValueError as error:
+        return _settings_failure(error)
+    return 0
+
+
+def main() -> None:
+    """Start here: the entry point `harness`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _exit_text(code: str | None) -> int:
+    if code is None:
+        return 0
+    print(f"error: {code}", file=sys.stderr)
+    return UNUSABLE
+
+
+def _code_of(error: HarnessError) -> int:
+    from harness_api.client.errors import ApiError
+    from harness_common.core.errors import Invalid, Permanent, Transient
+
+    if isinstance(error, ApiError):
+        return REFUSED
+    return UNUSABLE if isinstance(error, Invalid | Transient | Permanent) else REFUSED
+
+
+def _report(error: HarnessError, *, as_json: bool) -> None:
+    more = {name: value for name, value in error.detail.items() if value is not None}
+    problem = getattr(error, "problem", {})
+    if as_json:
+        known = {k: v for k, v in problem.items() if k in {"field", "value", "limit", "errors"}}
+        document = error_document(error.error_code, error.message, **more, **known)
+        print(json.dumps(document, ensure_ascii=False, default=str), file=sys.stderr)
+        return
+    where = [error.error_code]
+    if more.get("request_id"):
+        where.append(f"request {more['request_id']}")
+    print(f"error: {clean(error.message)} [{', '.join(where)}]", file=sys.stderr)
+    for finding in problem.get("errors") or []:
+        if finding.get("message") != error.message:
+            print(f"  {clean(str(finding.get('message')))}", file=sys.stderr)
+    subject = {"UNAUTHENTICATED": "key", "NOT_FOUND": problem.get("field")}.get(error.error_code)
+    if hint := _HINTS.get(subject or ""):
+        print(f"hint: {hint}", file=sys.stderr)
+
+
+_HINTS = {
+    "key": "set HARNESS_API_KEY; `harness dev` keeps its admin key in <data folder>/admin.key",
+    "run_id": "`harness runs list` shows the runs of your tenant",
+    "session_id": "`harness sessions list` shows the sessions of your tenant",
+    "key_id": "`harness keys list` shows the keys of your tenant",
+}
+
+
+def _settings_failure(error: ValueError) -> int:
+    """Report settings that are wrong, by their variable and without their value."""
+    from pydantic import ValidationError
+
+    from harness_api.cli.doctor import settings_findings
+
+    if not isinstance(error, ValidationError) or error.title != "Settings":
+        raise error
+    for line in settings_findings(error):
+        print(f"error: {line} [SETTINGS]", file=sys.stderr)
+    return UNUSABLE

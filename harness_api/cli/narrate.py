@@ -1,0 +1,166 @@
+"""What happened in a run, told in lines: one event, at most one line. Used by `runs follow` and
+`runs events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from harness_api.cli.output import SCRIPTED, ms, scripted, short, usd
+from harness_common.core import events as ev
+
+if TYPE_CHECKING:
+    from harness_api.client.types import Event
+
+Payload = Mapping[str, Any]
+_LINE_WIDTH = 300
+
+
+class Narrator:
+    """Tells events in their order; remembers when steps began."""
+
+    def __init__(self) -> None:
+        self._began: dict[int, datetime] = {}
+
+    def line(self, event: Event) -> str:
+        """Return the line of an event; empty when it says nothing new."""
+        if event.type == ev.STEP_STARTED and event.step is not None:
+            self._began[event.step] = event.at
+        tell = _TELL.get(event.type)
+        if tell is not None:
+            text = tell(event.payload, self._took(event))
+        elif event.type in _SILENT:
+            return ""
+        else:  # of a newer server
+            text = f"{event.type} {short(str(event.payload)) if event.payload else ''}".rstrip()
+        where = f"step {event.step}  " if event.step is not None else ""
+        return where + text
+
+    def _took(self, event: Event) -> str:
+        began = self._began.get(event.step or 0)
+        return ms((event.at - began).total_seconds() * 1000) if began else ""
+
+
+def _created(payload: Payload, _: str) -> str:
+    agent = payload.get("agent")
+    return f"created for agent {agent}" if isinstance(agent, str) else "created"
+
+
+def _answered(payload: Payload, took: str) -> str:
+    label = scripted(payload.get("scripted") is True)
+    model = str(payload.get("model"))
+    parts = [
+        f"model  {short(model)}{'' if label and SCRIPTED in model.split('/') else label}",
+        took,
+        f"{payload.get('input_tokens', 0)} in, {payload.get('output_tokens', 0)} out",
+        usd(payload.get("cost_usd")),
+    ]
+    asks = payload.get("tools") or []
+    text = "  ".join(p for p in parts if p)
+    return f"{text}  asks for {short(', '.join(map(str, asks)))}" if asks else text
+
+
+def _tool(payload: Payload, _: str) -> str:
+    state = payload.get("status", "")
+    if payload.get("error_type"):
+        state = f"{state}: {payload['error_type']}"
+    files = payload.get("artifacts") or []
+    made = f"  made {', '.join(map(str, files))}" if files else ""
+    return f"tool   {short(str(payload.get('tool')))}  {state}  {ms(payload.get('ms'))}{made}"
+
+
+def _tool_started(payload: Payload, _: str) -> str:
+    return f"tool   {short(str(payload.get('tool')))}  started"
+
+
+def _tool_progress(payload: Payload, _: str) -> str:
+    return f"tool   {progress_text(payload)}"
+
+
+def progress_text(payload: Payload) -> str:
+    """Return what a tool says of its progress."""
+    tool = short(str(payload.get("tool", "")))
+    rest = {
+        k: v for k, v in payload.items() if k not in {"tool", "call", "step", "durable", "type"}
+    }
+    text = (
+        rest.pop("message", None)
+        or rest.pop("note", None)
+        or ", ".join(f"{k} {v}" for k, v in rest.items())
+    )
+    return f"{tool}: {short(str(text), 120)}"
+
+
+def _step_failed(payload: Payload, _: str) -> str:
+    count = payload.get("failures")
+    again = f" (failure {count})" if count else ""
+    return f"failed{again}: {error_text(payload.get('error'))}"
+
+
+def error_text(error: object) -> str:
+    """Write the error of a step or run in one line."""
+    if not isinstance(error, Mapping):
+        return short(str(error), _LINE_WIDTH)
+    return short(f"{error.get('code')}: {error.get('message')}", _LINE_WIDTH)
+
+
+def _delayed(payload: Payload, _: str) -> str:
+    why = {"retry": "to try again", "rate_limited": "for a rate limit", "wait": "as a tool asked"}
+    reason = str(payload.get("why"))
+    return f"waits {why.get(reason, f'({reason})')} until {payload.get('until')}"
+
+
+def _waiting(payload: Payload, _: str) -> str:
+    calls = ", ".join(map(str, payload.get("calls") or []))
+    what = str(payload.get("for"))
+    if what == "unknown_effect":
+        return f"waits for a person: nobody knows whether tool call {calls} took effect"
+    return f"waits for {what} {calls}".rstrip()
+
+
+def _recovered(payload: Payload, _: str) -> str:
+    why = short(str(payload.get("why")))
+    return f"its worker was lost ({why}); another one goes on from the last checkpoint"
+
+
+def _cancel_requested(payload: Payload, _: str) -> str:
+    reason = payload.get("reason")
+    return f"{payload.get('by')} asks to cancel" + (f": {short(str(reason))}" if reason else "")
+
+
+def _ended(payload: Payload, _: str) -> str:
+    text = (
+        f"{payload.get('status')} ({payload.get('stop_reason')})  {payload.get('steps')} steps  "
+        f"{payload.get('input_tokens', 0)} in, {payload.get('output_tokens', 0)} out  "
+        f"{usd(payload.get('cost_usd'))}"
+    )
+    return f"{text}  {error_text(payload['error'])}" if payload.get("error") else text
+
+
+def _resumed(payload: Payload, _: str) -> str:
+    return f"goes on after step {payload.get('step')}"
+
+
+_SILENT = frozenset({ev.STEP_STARTED, ev.STEP_COMPLETED})
+_TELL: Mapping[str, Callable[[Payload, str], str]] = {
+    ev.RUN_CREATED: _created,
+    ev.RUN_STARTED: lambda _payload, _took: "admitted",
+    ev.RUN_RESUMED: _resumed,
+    ev.RUN_DELAYED: _delayed,
+    ev.RUN_WAITING: _waiting,
+    ev.RUN_CANCEL_REQUESTED: _cancel_requested,
+    ev.RUN_RECOVERED: _recovered,
+    ev.RUN_COMPLETED: _ended,
+    ev.RUN_FAILED: _ended,
+    ev.RUN_CANCELLED: _ended,
+    ev.STEP_FAILED: _step_failed,
+    ev.MODEL_ANSWERED: _answered,
+    ev.TOOL_STARTED: _tool_started,
+    ev.TOOL_PROGRESS: _tool_progress,
+    ev.TOOL_COMPLETED: _tool,
+    ev.TOOL_FAILED: _tool,
+    ev.TOOL_TIMEOUT: _tool,
+    ev.TOOL_UNKNOWN: _tool,
+}

@@ -1,0 +1,126 @@
+"""`harness dev`, and the single processes: `api`, `worker`, `scheduler`, `migrate`.
+
+Each of those becomes `python -m …` by exec, so that signals and exit codes are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from harness_api.cli.options import examples
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    add = app.command
+    add(epilog=examples("harness dev", "HARNESS_API__PORT=8800 harness dev --no-flower"))(dev)
+    add(epilog=examples("harness api --port 8800"))(api)
+    add(
+        epilog=examples(
+            "harness worker -Q steps.default --concurrency 200",
+            "harness worker --tools my_company.tools --processes 4",
+        )
+    )(worker)
+    add()(scheduler)
+    add(epilog=examples("harness migrate --bootstrap"))(migrate)
+
+
+def dev(
+    flower_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Where Flower listens.")
+    ] = 5555,
+    no_flower: Annotated[bool, typer.Option("--no-flower", help="Start no Flower.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Worker processes. Default: settings.")
+    ] = None,
+) -> None:
+    """Start everything on this machine, databases included, until Ctrl-C."""
+    from harness_api.cli.dev import DevOptions, run_dev
+    from harness_common.settings import settings
+
+    options = DevOptions.from_settings(
+        settings(), flower_port=None if no_flower else flower_port, processes=processes
+    )
+    raise typer.Exit(run_dev(options))
+
+
+def api(
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The port.")] = None,
+) -> None:
+    """Serve the HTTP API."""
+    if host is not None:
+        os.environ["HARNESS_API__HOST"] = host
+    if port is not None:
+        os.environ["HARNESS_API__PORT"] = str(port)
+    _need_services()
+    _become("harness_api")
+
+
+def worker(
+    queues: Annotated[
+        str | None, typer.Option("--queues", "-Q", help="Queues to serve, separated by commas.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Steps held at once by each process.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, max=256, help="Processes.")] = None,
+    tools: Annotated[
+        list[str] | None, typer.Option(help="A module with your tools. May be repeated.")
+    ] = None,
+) -> None:
+    """Work on steps."""
+    _need_services()
+    given = {"--queues": queues, "--concurrency": concurrency, "--processes": processes}
+    _become("harness_worker", *worker_arguments(given, tools or []))
+
+
+def worker_arguments(given: Mapping[str, object], tools: Sequence[str]) -> list[str]:
+    """Return what `python -m harness_worker` is told; what was not given is left to it."""
+    argv = [str(p) for name, v in given.items() if v is not None for p in (name, v)]
+    return argv + [part for module in tools for part in ("--tools", module)]
+
+
+def scheduler() -> None:
+    """Run a scheduler; of several one leads, the others stand by."""
+    _need_services()
+    _become("harness_worker.scheduler")
+
+
+def migrate(
+    bootstrap: Annotated[
+        bool,
+        typer.Option("--bootstrap", help="Also make a first tenant and its admin key."),
+    ] = False,
+) -> None:
+    """Bring the database to the current schema. Safe to repeat."""
+    import subprocess
+
+    from harness_common.settings import settings
+
+    settings().require_database_url()
+    if not bootstrap:
+        _become("harness_common.store.migrate")
+    for module in ("harness_common.store.migrate", "harness_common.store.bootstrap"):
+        code = subprocess.run([sys.executable, "-m", module], check=False).returncode
+        if code != 0:
+            raise typer.Exit(1)
+
+
+def _need_services() -> None:
+    from harness_common.settings import settings
+
+    settings().require_database_url()
+    settings().require_redis_url()
+
+
+def _become(module: str, *argv: str) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A module of ours in a fresh interpreter, no shell.
+    os.execv(sys.executable, [sys.executable, "-m", module, *argv])  # noqa: S606

@@ -1,0 +1,127 @@
+"""Runs as people read them: a list, one run with its timeline, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from harness_api.cli.narrate import error_text
+from harness_api.cli.output import (
+    SCRIPTED,
+    clean,
+    clock,
+    ms,
+    print_pairs,
+    print_table,
+    scripted,
+    short,
+    size,
+    spent_s,
+    tags,
+    usd,
+)
+
+if TYPE_CHECKING:
+    from harness_api.client.types import Artifact, Run, Step
+
+OUTCOME_OK = "succeeded"
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """Print one line a run."""
+    print_table(
+        ("id", "status", "agent", "step", "tokens", "cost", "created", "input"),
+        [
+            (
+                run.id,
+                run.status + scripted(run.scripted),
+                f"{run.agent.name} v{run.agent.version}",
+                run.step,
+                run.usage.input_tokens + run.usage.output_tokens,
+                usd(run.usage.cost_usd),
+                run.created_at,
+                short(run.input, 40),
+            )
+            for run in runs
+        ],
+        "No runs.",
+    )
+
+
+def print_run(run: Run, steps: Sequence[Step], artifacts: Sequence[Artifact]) -> None:
+    """Print a run: what it is, its timeline, what came out."""
+    print_pairs(_head(run))
+    if steps:
+        print()
+        print_timeline(steps)
+    if artifacts:
+        print("\nArtifacts (`harness artifacts get ID`):")
+        for found in artifacts:
+            print(f"  {found.id}  {short(found.name)}  {size(found.size_bytes)}")
+    print_outcome(run)
+
+
+def _head(run: Run) -> dict[str, object]:
+    took_s = spent_s(run)
+    fork = run.forked_from
+    reason = f" ({run.stop_reason})" if run.stop_reason else ""
+    caps = {k: v for k, v in run.limits.items() if v is not None}
+    waits = run.not_before is not None and not run.is_over
+    return {
+        "run": run.id,
+        "status": run.status + reason + scripted(run.scripted),
+        "agent": f"{run.agent.name} v{run.agent.version}",
+        "session": run.session_id,
+        "input": short(run.input, 100),
+        "tags": tags(run.tags),
+        "created": f"{clock(run.created_at)} by {run.created_by}",
+        "took": None if took_s is None else f"{took_s:.1f} s",
+        "waits until": clock(run.not_before) if waits else None,
+        "worker": run.worker,
+        "goes on from": f"{fork.run_id} step {fork.step}" if fork else None,
+        "used": f"{run.step} steps, {run.turn} model answers, {run.usage.input_tokens} tokens in, "
+        f"{run.usage.output_tokens} out, {usd(run.usage.cost_usd)}",
+        "limits": ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in caps.items()),
+    }
+
+
+def print_timeline(steps: Sequence[Step]) -> None:
+    """Print the committed steps."""
+    print_table(
+        ("step", "kind", "worker", "try", "took", "in", "out", "cost", "what"),
+        [
+            (
+                step.step,
+                step.kind,
+                step.worker,
+                step.attempt,
+                ms(step.ms),
+                step.tokens.input,
+                step.tokens.output,
+                usd(step.cost_usd),
+                _what(step),
+            )
+            for step in steps
+        ],
+        "No steps yet.",
+    )
+
+
+def _what(step: Step) -> str:
+    if step.kind == "model":
+        model = short(step.model or "")
+        labelled = SCRIPTED in model.split("/")
+        return f"{model}{'' if labelled else scripted(step.scripted)} → {step.finish or ''}"
+    return "; ".join(f"{t.call} {t.tool} {t.error_type or t.status} {ms(t.ms)}" for t in step.tools)
+
+
+def print_outcome(run: Run) -> None:
+    """Print the answer of a run, or why there is none."""
+    if run.error is not None:
+        print(f"\nError: {error_text(run.error)}")
+    if run.output is not None:
+        print(f"\nResult{scripted(run.scripted)}:\n\n{clean(run.output)}")
+    if run.needs_a_person:
+        print(f"\nIt waits for a person. `harness runs cancel {run.id}` stops it.")
+    elif run.is_over and run.status != OUTCOME_OK:
+        print(f"\n`harness runs retry {run.id}` goes on from its last checkpoint.")

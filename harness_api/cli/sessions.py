@@ -1,0 +1,92 @@
+"""`harness sessions`: conversations that own runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness_api.cli.options import Json, Limit, SessionId, connect, examples, group, pairs
+from harness_api.cli.output import print_json, print_pairs, print_table, short
+from harness_api.cli.run_view import print_runs
+
+if TYPE_CHECKING:
+    from harness_api.client.types import Session
+
+app = group("Open sessions, look at them, close them.")
+
+
+@app.command(epilog=examples("harness sessions create 'Quarterly report' --user-id ann"))
+def create(
+    title: Annotated[str | None, typer.Argument(metavar="[TITLE]")] = None,
+    user_id: Annotated[str | None, typer.Option(help="Whose conversation it is.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option(help="name=value; repeatable.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Open a session."""
+    with connect() as client:
+        session = client.sessions.create(
+            title, user_id=user_id, metadata=pairs(metadata or [], "--metadata")
+        )
+    if as_json:
+        print_json(session)
+    else:
+        print(session.id)
+
+
+@app.command("list")
+def list_sessions(
+    user_id: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
+    limit: Limit = 20,
+    as_json: Json = False,
+) -> None:
+    """List sessions, newest first."""
+    with connect() as client:
+        found = list(client.sessions.list(user_id=user_id, limit=limit))
+    if as_json:
+        print_json({"data": found})
+        return
+    print_table(
+        ("id", "status", "created", "user", "title"),
+        [(s.id, s.status, s.created_at, s.user_id, short(s.title or "")) for s in found],
+        "No sessions.",
+    )
+
+
+@app.command()
+def show(session_id: SessionId, limit: Limit = 20, as_json: Json = False) -> None:
+    """Show a session and its newest runs."""
+    with connect() as client:
+        session = client.sessions.get(session_id)
+        runs = list(client.sessions.runs(session_id, limit))
+    if as_json:
+        print_json({"session": session, "runs": runs})
+        return
+    _print(session)
+    print()
+    print_runs(runs)
+
+
+@app.command()
+def close(session_id: SessionId, as_json: Json = False) -> None:
+    """Close a session for good; it stays readable."""
+    with connect() as client:
+        session = client.sessions.close(session_id)
+    if as_json:
+        print_json(session)
+    else:
+        print(f"{session.id} is {session.status}")
+
+
+def _print(session: Session) -> None:
+    print_pairs(
+        {
+            "session": session.id,
+            "status": session.status,
+            "title": session.title,
+            "user": session.user_id,
+            "created": session.created_at,
+            "closed": session.closed_at,
+            "metadata": session.metadata or None,
+        }
+    )

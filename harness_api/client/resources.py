@@ -1,0 +1,198 @@
+"""Everything besides runs: agents, sessions, artifacts, keys, the tenant and who serves it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from harness_api.client.http import Call, given
+from harness_api.client.paths import id_path, name_path
+from harness_api.client.surface import M, Resource, flow, operation
+from harness_api.client.types import (
+    Agent,
+    ApiKey,
+    Artifact,
+    AuditEntry,
+    NewApiKey,
+    Readiness,
+    Run,
+    Session,
+    Tenant,
+    Worker,
+)
+
+
+class Agents(Resource[M]):
+    """`client.agents`."""
+
+    @operation
+    async def apply(self, name: str, spec: Mapping[str, Any]) -> Agent:
+        """Put the definition of an agent; one that equals the newest version changes nothing."""
+        body = {"name": name, "spec": dict(spec)}
+        return await self._http.fetch(Call("POST", "/v1/agents", body=body, repeatable=True), Agent)
+
+    @operation
+    async def get(self, name: str, version: int | None = None) -> Agent:
+        """Read a version of an agent, by default the newest."""
+        template = "/v1/agents/{}" if version is None else f"/v1/agents/{{}}/versions/{version}"
+        return await self._http.fetch(Call("GET", name_path(template, name)), Agent)
+
+    @flow
+    async def list(self, limit: int | None = None) -> AsyncGenerator[Agent, None]:
+        """Yield the newest version of each agent."""
+        async for agent in self._http.pages("/v1/agents", Agent, limit):
+            yield agent
+
+    @flow
+    async def versions(self, name: str, limit: int | None = None) -> AsyncGenerator[Agent, None]:
+        """Yield the versions of an agent, newest first."""
+        path = name_path("/v1/agents/{}/versions", name)
+        async for agent in self._http.pages(path, Agent, limit):
+            yield agent
+
+
+class Sessions(Resource[M]):
+    """`client.sessions`."""
+
+    @operation
+    async def create(
+        self,
+        title: str | None = None,
+        *,
+        user_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """Open a session."""
+        body = given(title=title, user_id=user_id, metadata=dict(metadata) if metadata else None)
+        return await self._http.fetch(Call("POST", "/v1/sessions", body=body), Session)
+
+    @operation
+    async def get(self, session_id: str) -> Session:
+        """Read a session."""
+        path = id_path("/v1/sessions/{}", "session", session_id)
+        return await self._http.fetch(Call("GET", path), Session)
+
+    @flow
+    async def list(
+        self, *, user_id: str | None = None, limit: int | None = None
+    ) -> AsyncGenerator[Session, None]:
+        """Yield sessions, newest first."""
+        async for session in self._http.pages("/v1/sessions", Session, limit, user_id=user_id):
+            yield session
+
+    @operation
+    async def close(self, session_id: str) -> Session:
+        """Close a session for good; refused while a run of it is going."""
+        path = id_path("/v1/sessions/{}/close", "session", session_id)
+        return await self._http.fetch(Call("POST", path), Session)
+
+    @flow
+    async def runs(self, session_id: str, limit: int | None = None) -> AsyncGenerator[Run, None]:
+        """Yield the runs of a session, newest first."""
+        path = id_path("/v1/sessions/{}/runs", "session", session_id)
+        async for run in self._http.pages(path, Run, limit):
+            yield run
+
+
+class Artifacts(Resource[M]):
+    """`client.artifacts`; those of one run are `client.runs.artifacts`."""
+
+    @operation
+    async def get(self, artifact_id: str) -> Artifact:
+        """Read what is known of an artifact."""
+        path = id_path("/v1/artifacts/{}", "artifact", artifact_id)
+        return await self._http.fetch(Call("GET", path), Artifact)
+
+    @operation
+    async def content(self, artifact_id: str) -> bytes:
+        """Read the bytes of an artifact."""
+        path = id_path("/v1/artifacts/{}/content", "artifact", artifact_id)
+        answer = await self._http.send(Call("GET", path, headers={"Accept": "*/*"}))
+        return answer.content
+
+
+class Keys(Resource[M]):
+    """`client.keys`."""
+
+    @operation
+    async def create(
+        self,
+        name: str,
+        role: str,
+        *,
+        scopes: Sequence[str] = (),
+        expires_at: datetime | None = None,
+    ) -> NewApiKey:
+        """Make a key. Its secret is in this answer and never again."""
+        body = given(
+            name=name,
+            role=role,
+            scopes=[*scopes],
+            expires_at=expires_at.isoformat() if expires_at else None,
+        )
+        return await self._http.fetch(Call("POST", "/v1/api-keys", body=body), NewApiKey)
+
+    @flow
+    async def list(self, limit: int | None = None) -> AsyncGenerator[ApiKey, None]:
+        """Yield keys, newest first, dead ones included."""
+        async for key in self._http.pages("/v1/api-keys", ApiKey, limit):
+            yield key
+
+    @operation
+    async def revoke(self, key_id: str) -> None:
+        """Revoke a key; safe to repeat."""
+        path = id_path("/v1/api-keys/{}", "api_key", key_id)
+        await self._http.send(Call("DELETE", path, repeatable=True))
+
+    @operation
+    async def rotate(self, key_id: str, overlap_s: int | None = None) -> NewApiKey:
+        """Make a successor of a key; the old one lives on for `overlap_s` (default: a day)."""
+        path = id_path("/v1/api-keys/{}/rotate", "api_key", key_id)
+        body = given(overlap_s=overlap_s)
+        return await self._http.fetch(Call("POST", path, body=body), NewApiKey)
+
+
+class Tenants(Resource[M]):
+    """`client.tenant`: the tenant of the key."""
+
+    @operation
+    async def get(self) -> Tenant:
+        """Read the tenant, its limits and what it has going."""
+        return await self._http.fetch(Call("GET", "/v1/tenant"), Tenant)
+
+    @operation
+    async def set_limits(self, *, max_running: int) -> Tenant:
+        """Change how many runs may go on at once. What runs already goes on."""
+        body = {"max_running": max_running}
+        call = Call("PATCH", "/v1/tenant/limits", body=body, repeatable=True)
+        return await self._http.fetch(call, Tenant)
+
+
+class Workers(Resource[M]):
+    """`client.workers`."""
+
+    @flow
+    async def list(self) -> AsyncGenerator[Worker, None]:
+        """Yield worker processes, newest first, those that died within the hour included."""
+        async for worker in self._http.pages("/v1/workers", Worker):
+            yield worker
+
+
+class Audit(Resource[M]):
+    """`client.audit`."""
+
+    @flow
+    async def list(self, limit: int | None = None) -> AsyncGenerator[AuditEntry, None]:
+        """Yield who changed what, newest first."""
+        async for entry in self._http.pages("/v1/audit", AuditEntry, limit):
+            yield entry
+
+
+class Health(Resource[M]):
+    """`client.health`: needs no key."""
+
+    @operation
+    async def ready(self) -> Readiness:
+        """Tell whether the server can do its work; raises `ApiError` (503) when it cannot."""
+        return await self._http.fetch(Call("GET", "/readyz"), Readiness)

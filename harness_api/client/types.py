@@ -1,0 +1,303 @@
+"""What the client returns. Frozen, and tolerant: fields that a newer server adds are kept."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_OVER = frozenset({"succeeded", "failed", "cancelled"})
+_NEEDS_A_PERSON = frozenset({"waiting_approval", "waiting_input", "paused"})
+
+
+class View(BaseModel):
+    """Part of an answer. `model_dump(mode="json")` gives back what the server said."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+
+
+class AgentRef(View):
+    """The version of an agent that a run is pinned to."""
+
+    name: str
+    version: int
+
+
+class Usage(View):
+    """What a run has used."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+
+class ForkedFrom(View):
+    """Where a retried run came from."""
+
+    run_id: str
+    step: int
+
+
+class Run(View):
+    """A run as it was when the server answered."""
+
+    id: str
+    session_id: str
+    agent: AgentRef
+    status: str
+    phase: str = ""
+    turn_state: str = ""
+    step: int = 0
+    turn: int = 0
+    next_kind: str = ""
+    attempt: int = 0
+    failures: int = 0
+    input: str = ""
+    output: str | None = None
+    stop_reason: str | None = None
+    error: dict[str, Any] | None = None
+    usage: Usage = Usage()
+    limits: dict[str, Any] = Field(default_factory=dict)
+    tags: dict[str, str] = Field(default_factory=dict)
+    priority: int = 6
+    queue: str = ""
+    created_by: str = ""
+    created_at: datetime
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    not_before: datetime | None = None
+    cancel_requested: bool = False
+    forked_from: ForkedFrom | None = None
+    worker: str | None = None
+    trace_id: str = ""
+    scripted: bool = False
+    """Its answers come from a script, not from a model."""
+    links: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nothing more will happen."""
+        return self.status in _OVER
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Tell whether it goes on only when somebody answers."""
+        return self.status in _NEEDS_A_PERSON
+
+
+class Event(View):
+    """One entry of a run's durable event log; `seq` counts from 1 without a gap."""
+
+    seq: int
+    type: str
+    step: int | None = None
+    at: datetime
+    payload: dict[str, Any] = Field(default_factory=dict)
+
+
+class Live(View):
+    """Something that is shown while it happens and not kept: a piece of an answer
+    (`answer.delta`, with `text`) or the progress of a tool (`tool.progress`).
+    """
+
+    type: str
+    step: int | None = None
+    text: str = ""
+    durable: bool = False
+
+
+class StepTokens(View):
+    """Tokens of one model answer."""
+
+    input: int = 0
+    output: int = 0
+
+
+class StepTool(View):
+    """A tool call as a step shows it."""
+
+    call: str
+    tool: str
+    status: str
+    ms: float | None = None
+    error_type: str | None = None
+
+
+class Step(View):
+    """One committed step."""
+
+    step: int
+    kind: str
+    attempt: int = 1
+    fence: int = 0
+    worker: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    ms: float | None = None
+    model: str | None = None
+    finish: str | None = None
+    first_token_ms: float | None = None
+    tokens: StepTokens = StepTokens()
+    cost_usd: float | None = None
+    scripted: bool = False
+    tools: tuple[StepTool, ...] = ()
+
+
+class ToolCall(View):
+    """One entry of the ledger of effects."""
+
+    call: str
+    step: int
+    index: int
+    tool: str
+    arguments: Any = None
+    effect: str | None = None
+    status: str
+    attempt: int = 0
+    result: str | None = None
+    error_type: str | None = None
+    trust: str | None = None
+    artifacts: tuple[str, ...] = ()
+    ms: float | None = None
+    cost_usd: float | None = None
+    idempotency_key: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class Checkpoint(View):
+    """A committed step as a checkpoint: what changed, and who wrote it."""
+
+    step: int
+    version: int
+    kind: str
+    delta: dict[str, Any] = Field(default_factory=dict)
+    has_snapshot: bool = False
+    worker: str | None = None
+    fence: int = 0
+    attempt: int = 1
+    created_at: datetime
+
+
+class Message(View):
+    """One message of a run's conversation."""
+
+    n: int
+    step: int
+    role: str
+    trust: str
+    content: tuple[dict[str, Any], ...] = ()
+
+
+class Tree(View):
+    """Session, turns, steps and tool calls of a run."""
+
+    session: str
+    turns: tuple[dict[str, Any], ...] = ()
+
+
+class Artifact(View):
+    """What is known of an artifact."""
+
+    id: str
+    run_id: str | None = None
+    name: str
+    media_type: str
+    sha256: str
+    size_bytes: int
+    created_at: datetime
+
+
+class Agent(View):
+    """One version of an agent."""
+
+    id: str
+    name: str
+    version: int
+    spec: dict[str, Any]
+    digest: str
+    created_at: datetime
+    created_by: str = ""
+
+
+class Session(View):
+    """A conversation that owns runs."""
+
+    id: str
+    title: str | None = None
+    user_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    status: str
+    created_at: datetime
+    closed_at: datetime | None = None
+    head_run_id: str | None = None
+
+
+class ApiKey(View):
+    """A key without its secret."""
+
+    id: str
+    name: str
+    public_id: str = ""
+    role: str
+    scopes: tuple[str, ...] = ()
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+    rotated_from: str | None = None
+
+
+class NewApiKey(ApiKey):
+    """A key just made. `secret` is shown this once."""
+
+    secret: str = Field(repr=False)
+
+
+class Tenant(View):
+    """The tenant of the key, and what it has going."""
+
+    id: str
+    name: str
+    limits: dict[str, Any] = Field(default_factory=dict)
+    running: int = 0
+    queued: int = 0
+
+
+class Worker(View):
+    """One life of a worker process."""
+
+    incarnation: str
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...] = ()
+    concurrency: int = 0
+    held: int = 0
+    started_at: datetime
+    seen_at: datetime
+    stopping_at: datetime | None = None
+    died_at: datetime | None = None
+    died_why: str | None = None
+
+
+class AuditEntry(View):
+    """One change that somebody asked for."""
+
+    id: str
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    request_id: str | None = None
+    detail: dict[str, Any] = Field(default_factory=dict)
+
+
+class Readiness(View):
+    """Whether the server can do its work: `ready`, or `degraded` without Redis."""
+
+    status: str
+    postgres: str = ""
+    redis: str = ""

@@ -1,0 +1,384 @@
+"""The command line: exit codes, JSON shapes, what people read, and where errors go."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harness_api.cli.main import run
+from harness_api.cli.processes import worker_arguments
+from tests.fakes.harness_server import (
+    ARTIFACT,
+    AT,
+    CUT,
+    END,
+    KEY,
+    RUN,
+    SESSION,
+    Answer,
+    FakeServer,
+    event,
+    page,
+    problem,
+    run_view,
+    serve,
+    stream,
+)
+
+ONE = f"/v1/runs/{RUN}"
+
+
+@dataclass
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[FakeServer]:
+    with serve() as fake:
+        monkeypatch.setenv("HARNESS_API_URL", fake.url)
+        monkeypatch.setenv("HARNESS_API_KEY", "hk_x_y")
+        monkeypatch.setenv("HARNESS_DATA_DIR", str(tmp_path))
+        yield fake
+
+
+@pytest.fixture
+def harness(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    def call(*argv: str) -> Done:
+        code = run(list(argv))
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return call
+
+
+# -- exit codes and errors -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1), ("waiting_approval", 1)]
+)
+def test_the_exit_code_tells_how_a_run_ended(server, harness, status, code):
+    server.on("POST /v1/runs", Answer(202, run_view()))
+    server.on(f"GET {ONE}", Answer(body=run_view(status)))
+    assert harness("runs", "submit", "a", "hi", "--wait").code == code
+    assert harness("runs", "wait", RUN, "--json").code == code
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["runs", "submit", "a"],
+        ["runs", "nosuch"],
+        ["runs", "submit", "a", "b", "--max-turns", "0"],
+        ["runs", "submit", "a", "b", "--tag", "novalue"],
+        ["runs", "show", "run_1"],
+        ["agents", "apply", "nosuch.json"],
+    ],
+)
+def test_wrong_usage_is_2_and_asks_nobody(server, harness, argv):
+    done = harness(*argv)
+    assert (done.code, done.out) == (2, "")
+    assert done.err
+    assert server.seen == []
+
+
+def test_no_server_is_2(server, harness, monkeypatch):
+    monkeypatch.delenv("HARNESS_API_URL")
+    done = harness("runs", "list")
+    assert done.code == 2
+    assert "harness dev" in done.err
+    assert "NO_SERVER" in done.err
+    assert harness("--url", "http://127.0.0.1:9", "sessions", "create").code == 2
+
+
+def test_a_broken_connection_is_2(server, harness):
+    server.on("POST /v1/sessions", CUT)
+    done = harness("sessions", "create")
+    assert done.code == 2
+    assert "UNREACHABLE" in done.err
+
+
+def test_a_refusal_is_1_and_one_clear_line(server, harness):
+    server.on(f"GET {ONE}", problem(404, "NOT_FOUND", f"no run {RUN}", field="run_id"))
+    done = harness("runs", "show", RUN)
+    assert (done.code, done.out) == (1, "")
+    first, hint = done.err.splitlines()
+    assert first == f"error: no run {RUN} [NOT_FOUND, request req_1]"
+    assert "harness runs list" in hint
+
+
+def test_a_refusal_as_json_is_one_document_on_stderr(server, harness):
+    server.on(f"GET {ONE}", problem(404, "NOT_FOUND", "no run", field="run_id"))
+    done = harness("runs", "show", RUN, "--json")
+    assert (done.code, done.out) == (1, "")
+    assert json.loads(done.err)["error"] == {
+        "code": "NOT_FOUND",
+        "message": "no run",
+        "status": 404,
+        "request_id": "req_1",
+        "field": "run_id",
+    }
+
+
+def test_wrong_settings_are_named_without_their_value(harness, monkeypatch):
+    monkeypatch.setenv("HARNESS_API__PORT", "s3cret")
+    done = harness("doctor")
+    assert done.code == 1
+    assert "HARNESS_API__PORT" in done.out
+    assert "s3cret" not in done.out
+
+
+def test_help_names_every_command(harness):
+    done = harness("--help")
+    assert done.code == 0
+    for name in [
+        "dev",
+        "api",
+        "worker",
+        "scheduler",
+        "migrate",
+        "doctor",
+        "runs",
+        "agents",
+        "sessions",
+        "keys",
+        "audit",
+    ]:
+        assert name in done.out
+    assert "harness runs submit" in harness("runs", "submit", "--help").out
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def test_submit_sends_what_was_given(server, harness, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a file\n"))
+    server.on("POST /v1/runs", Answer(202, run_view()))
+    options = ["--session", SESSION, "--tag", "a=b=c", "--max-turns", "3"]
+    done = harness("runs", "submit", "a", "-", *options, "--idempotency-key", "k")
+    assert (done.code, done.out) == (0, f"{RUN}\n")
+    assert server.seen[0].headers["idempotency-key"] == "k"
+    assert server.seen[0].body == {
+        "agent": "a",
+        "input": "from a file\n",
+        "session_id": SESSION,
+        "tags": {"a": "b=c"},
+        "max_turns": 3,
+    }
+
+
+def test_submit_as_json_is_the_run(server, harness):
+    server.on("POST /v1/runs", Answer(202, run_view()))
+    assert harness("runs", "submit", "a", "hi", "--json").json["id"] == RUN
+
+
+def test_list(server, harness):
+    server.on("GET /v1/runs", page(run_view("failed", input="two\nlines")))
+    done = harness("runs", "list", "--status", "failed", "--tag", "a=b", "--limit", "5")
+    assert server.seen[0].query == {"status": ["failed"], "tag": ["a:b"], "limit": ["5"]}
+    header, row = done.out.splitlines()
+    assert header.startswith("ID")
+    assert "failed (scripted)" in row
+    assert "two lines" in row
+    assert harness("runs", "list", "--json").json["data"][0]["status"] == "failed"
+
+
+STEP = {
+    "step": 1,
+    "kind": "model",
+    "attempt": 1,
+    "fence": 1,
+    "worker": "w",
+    "ms": 12.3,
+    "model": "m",
+    "finish": "stop",
+    "tokens": {"input": 5, "output": 7},
+    "cost_usd": 0.5,
+    "scripted": True,
+}
+TOOLS = STEP | {"step": 2, "kind": "tools"}
+TOOLS["tools"] = [{"call": "2.0", "tool": "look", "status": "succeeded", "ms": 1.0}]
+
+
+def test_show_tells_the_timeline_and_the_result(server, harness):
+    server.on(f"GET {ONE}", Answer(body=run_view("succeeded", output="forty\x1b[31m two")))
+    server.on(f"GET {ONE}/steps", page(STEP, TOOLS))
+    file = {"id": ARTIFACT, "name": "chart.png", "media_type": "image/png", "sha256": "0"}
+    server.on(f"GET {ONE}/artifacts", page(file | {"size_bytes": 2048, "created_at": AT}))
+    done = harness("runs", "show", RUN)
+    assert done.code == 0
+    assert "m (scripted) → stop" in done.out
+    assert "2.0 look succeeded 1 ms" in done.out
+    assert "chart.png  2.0 KiB" in done.out
+    assert "Result (scripted):\n\nforty\ufffd[31m two" in done.out
+    assert set(harness("runs", "show", RUN, "--json").json) == {"run", "steps", "artifacts"}
+
+
+EVENTS = [
+    event(1, "run.created", agent="a@1"),
+    event(2, "run.started", kind="model", step=0),
+    {"type": "answer.delta", "step": 1, "text": "4", "durable": False},
+    event(3, "step.started", 1, kind="model"),
+    event(4, "model.answered", 1, model="m", input_tokens=5, output_tokens=7, scripted=True),
+    event(5, "step.completed", 1, kind="model"),
+    event(6, "tool.timeout", 2, tool="slow", status="failed", error_type="TIMEOUT", ms=10.0),
+    event(7, "run.recovered", 2, worker="w", why="killed by signal 9", deaths=1),
+    event(8, "of.tomorrow", None, x=1),
+    event(9, "run.completed", status="succeeded", stop_reason="final_answer", steps=2),
+]
+
+
+def test_follow_is_plain_lines_where_there_is_no_terminal(server, harness):
+    server.on(f"GET {ONE}", Answer(body=run_view("succeeded")))
+    server.on(f"GET {ONE}/stream", stream(*EVENTS[:5], cut=True), stream(*EVENTS[5:], END))
+    done = harness("runs", "follow", RUN)
+    assert done.code == 0
+    lines = done.out.splitlines()
+    told = [line for line in lines if line.startswith("+")]
+    assert len(told) == 7
+    assert "step 1  model  m (scripted)  0 ms  5 in, 7 out  $?" in told[2]
+    assert "slow  failed: TIMEOUT" in told[3]
+    assert "another one goes on" in told[4]
+    assert "of.tomorrow" in told[5]
+    assert lines[-3:] == ["Result (scripted):", "", "42"]
+    assert "\x1b" not in done.out
+
+
+def test_follow_as_json_is_lines_that_end_with_the_run(server, harness):
+    server.on(f"GET {ONE}", Answer(body=run_view("failed")))
+    server.on(f"GET {ONE}/stream", stream(*EVENTS, END))
+    done = harness("runs", "follow", RUN, "--json")
+    assert done.code == 1
+    items = [json.loads(line) for line in done.out.splitlines()]
+    assert [i["seq"] for i in items if "seq" in i] == list(range(1, 10))
+    assert items[2] == {"type": "answer.delta", "step": 1, "text": "4", "durable": False}
+    assert items[-1]["type"] == "result"
+    assert items[-1]["run"]["status"] == "failed"
+
+
+def test_cancel_and_retry(server, harness):
+    server.on(f"POST {ONE}/cancel", Answer(202, run_view("cancelling")))
+    server.on(f"POST {ONE}/retry", Answer(202, run_view()))
+    assert harness("runs", "cancel", RUN, "--reason", "no").out == f"{RUN} is cancelling\n"
+    assert server.seen[0].body == {"reason": "no"}
+    assert harness("runs", "retry", RUN).out == f"{RUN}\n"
+
+
+def test_events(server, harness):
+    server.on(f"GET {ONE}/events", page(*(e for e in EVENTS if "seq" in e)))
+    assert len(harness("runs", "events", RUN).out.splitlines()) == 9
+    rows = harness("runs", "events", RUN, "--json").out.splitlines()
+    assert [json.loads(row)["seq"] for row in rows] == list(range(1, 10))
+
+
+# -- the other groups ------------------------------------------------------------------------------
+
+AGENT = {"id": "g", "name": "a", "version": 2, "spec": {"model": "m"}, "digest": "d" * 64}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "name"),
+    [
+        ("x.json", '{"name": "a", "spec": {"model": "m"}}', "a"),
+        ("x.json", '{"name": "a", "model": "m"}', "a"),
+        ("x.toml", 'model = "m"', "x"),
+        ("x.toml", 'name = "a"\n[spec]\nmodel = "m"', "a"),
+    ],
+)
+def test_apply_reads_json_and_toml(server, harness, tmp_path, file, text, name):
+    server.on("POST /v1/agents", Answer(201, AGENT | {"created_at": AT}))
+    (tmp_path / file).write_text(text)
+    assert harness("agents", "apply", str(tmp_path / file)).out.startswith("a is at version 2")
+    assert server.seen[0].body == {"name": name, "spec": {"model": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [("x.yaml", "a: 1", "YAML"), ("x.json", "{", "not valid JSON"), ("x.json", "[]", "no object")],
+)
+def test_apply_says_what_is_wrong_with_a_file(server, harness, tmp_path, file, text, says):
+    (tmp_path / file).write_text(text)
+    done = harness("agents", "apply", str(tmp_path / file))
+    assert done.code == 2
+    assert says in done.err
+
+
+def test_a_secret_is_alone_on_stdout(server, harness):
+    made = {"id": KEY, "name": "ci", "role": "viewer", "created_at": AT, "secret": "hk_a_b"}
+    server.on("POST /v1/api-keys", Answer(201, made))
+    done = harness("keys", "create", "ci", "--role", "viewer", "--scope", "runs:read")
+    assert (done.code, done.out) == (0, "hk_a_b\n")
+    assert server.seen[0].body == {"name": "ci", "role": "viewer", "scopes": ["runs:read"]}
+
+
+def test_an_artifact_never_leaves_the_folder_by_its_name(server, harness, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = {"id": ARTIFACT, "name": "../../evil", "media_type": "text/plain", "sha256": "0"}
+    route = f"GET /v1/artifacts/{ARTIFACT}"
+    server.on(route, Answer(body=found | {"size_bytes": 2, "created_at": AT}))
+    server.on(f"{route}/content", Answer(raw=b"hi"))
+    assert harness("artifacts", "get", ARTIFACT).out == "evil\n"
+    assert (tmp_path / "evil").read_bytes() == b"hi"
+    assert harness("artifacts", "get", ARTIFACT).code == 2, "it exists"
+    assert harness("artifacts", "get", ARTIFACT, "--force", "-o", "other").code == 0
+
+
+def test_empty_lists_say_so(server, harness):
+    for route in ("sessions", "api-keys", "workers", "audit", "agents"):
+        server.on(f"GET /v1/{route}", page())
+    for argv in (
+        ["sessions", "list"],
+        ["keys", "list"],
+        ["workers"],
+        ["audit"],
+        ["agents", "list"],
+    ):
+        done = harness(*argv)
+        assert done.code == 0
+        assert done.out.startswith("No")
+        assert harness(*argv, "--json").json == {"data": []}
+
+
+def test_tenant(server, harness):
+    tenant = {"id": "ten_1", "name": "t", "limits": {"max_running": 5}, "running": 1, "queued": 2}
+    server.on("GET /v1/tenant", Answer(body=tenant))
+    assert "max running  5" in harness("tenant", "show").out
+    assert harness("tenant", "show", "--json").json == tenant
+
+
+# -- processes and the doctor ----------------------------------------------------------------------
+
+
+def test_a_worker_is_told_what_was_given():
+    given = {"--queues": "steps.a", "--concurrency": 5, "--processes": None}
+    expected = ["--queues", "steps.a", "--concurrency", "5", "--tools", "m.a", "--tools", "m.b"]
+    assert worker_arguments(given, ["m.a", "m.b"]) == expected
+
+
+def test_doctor_finds_what_is_missing(server, harness, monkeypatch):
+    monkeypatch.setenv("HARNESS_DATABASE_URL", "postgresql://u:s3cret@127.0.0.1:9/x")
+    monkeypatch.setenv("HARNESS_REDIS_URL", "redis://:s3cret@127.0.0.1:9/0")
+    server.on("GET /readyz", Answer(body={"status": "degraded", "redis": "down"}))
+    server.on("GET /v1/tenant", problem(401, "UNAUTHENTICATED", "the key is unknown"))
+    done = harness("doctor", "--json")
+    assert done.code == 1
+    assert "s3cret" not in done.out
+    states = {c["name"]: c["state"] for c in done.json["checks"]}
+    assert done.json["ok"] is False
+    assert (states["python"], states["data folder"]) == ("ok", "ok")
+    assert (states["postgres"], states["redis"]) == ("fail", "fail")
+    assert done.json["checks"][-1]["text"] == "the key is unknown"
