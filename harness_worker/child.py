@@ -4,8 +4,12 @@ in `__main__`.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import warnings
+
+from celery.exceptions import SecurityWarning
 
 from harness_common.broker.app import app
 from harness_common.settings import settings
@@ -14,7 +18,7 @@ from harness_worker.pool import TaskPool
 from harness_worker.tasks import process
 
 
-def main() -> int:
+def main() -> None:
     """Run until SIGTERM.
 
     Celery's worker is built here rather than through its command line, which would import every
@@ -22,6 +26,8 @@ def main() -> int:
     """
     config = settings()
     configure_logging(config.log)
+    # Only JSON is accepted, so that running as root (in a container) is no danger of Celery's kind.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     worker = app.Worker(
         hostname=f"{process.name}@%h",
@@ -35,8 +41,11 @@ def main() -> int:
         quiet=True,
     )
     worker.start()
-    return int(worker.exitcode or 0)
+    # Everything is drained and closed: taking the interpreter apart would only cost seconds.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(worker.exitcode or 0))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

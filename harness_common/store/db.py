@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -32,6 +32,8 @@ set_json_loads(json_codec.loads)
 
 Connection = psycopg.AsyncConnection[DictRow]
 Row = dict[str, Any]
+_RECONNECT_S: Final = 3.0
+"""How long one attempt to reconnect goes on; whoever needs a connection starts the next."""
 T = TypeVar("T")
 
 
@@ -61,15 +63,16 @@ _DIALECT._json_serializer = json_codec.dumps_text
 _DIALECT._json_deserializer = None
 
 
-async def _still_open(conn: Connection) -> None:
-    """Refuse a pooled connection that the server has closed, without asking the server.
+def _still_open(conn: Connection) -> bool:
+    """Tell whether the server has closed a pooled connection, without asking the server.
 
     An idle connection has nothing to read; one that has carries the server's goodbye.
     """
+    if conn.closed:
+        return False
     watch = select.poll()
     watch.register(conn.fileno(), select.POLLIN)
-    if watch.poll(0):
-        raise psycopg.OperationalError("the server closed this connection")
+    return not watch.poll(0)
 
 
 class Database:
@@ -87,8 +90,7 @@ class Database:
             timeout=self.timeout_s,
             open=False,
             max_idle=60.0,
-            reconnect_timeout=30.0,
-            check=_still_open,
+            reconnect_timeout=_RECONNECT_S,
             kwargs={
                 "autocommit": True,
                 "row_factory": dict_row,
@@ -126,10 +128,22 @@ class Database:
         Raises `DatabaseUnavailable` for anything that is the database's or the network's fault.
         """
         try:
-            async with self._pool.connection() as conn:
+            conn = await self._lend()
+            try:
                 yield conn
+            finally:
+                await self._pool.putconn(conn)
         except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise DatabaseUnavailable(str(error).strip()[:300]) from error
+
+    async def _lend(self) -> Connection:
+        """Take a connection that is still open; what a restarted server left behind is dropped."""
+        while True:
+            conn = await self._pool.getconn()
+            if _still_open(conn):
+                return conn
+            await conn.close()
+            await self._pool.putconn(conn)
 
     async def fetch(self, name: str, params: Mapping[str, Any]) -> list[Row]:
         """Run the SQL file `name` on its own, as one transaction and one round trip."""

@@ -111,7 +111,7 @@ class Stack:
     def wait_for_api(self, n: int) -> None:
         """Wait until API `n` answers."""
         port = self.api_ports[n]
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=1).status_code == 200:
