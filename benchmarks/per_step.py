@@ -25,7 +25,7 @@ from benchmarks.stack import Lab, Stack
 
 TITLE: Final = "what a step costs Postgres and Valkey, and an idle stack"
 STEPS: Final = 10
-_SPACING_S: Final = 0.35
+_SPACING_S: Final = 0.4
 """From one run's start to the next at low load: several times what a run of ten steps takes."""
 _NOISE: Final = 0.05
 """By how much an idle deduction may be off, per step."""

@@ -11,7 +11,7 @@ from harness_api.cli import follow as live
 from harness_api.cli.options import Json, Limit, RunId, connect, examples, group, pairs
 from harness_api.cli.output import print_json, print_json_line, say, scripted
 from harness_api.cli.run_view import OUTCOME_OK, print_outcome, print_run, print_runs
-from harness_common.core.errors import Invalid
+from harness_common.core.errors import HarnessError, Invalid
 
 if TYPE_CHECKING:
     from harness_api.client import Client, Run
@@ -59,8 +59,9 @@ def submit(  # noqa: PLR0917 - typer wants it so
     as_json: Json = False,
 ) -> None:
     """Start a run."""
+    _check_one(follow, wait)
     tags = pairs(tag or [], "--tag")
-    question = sys.stdin.read() if text == "-" else text
+    question = _read_stdin() if text == "-" else text
     with connect() as client:
         run = client.runs.create(
             agent,
@@ -166,6 +167,7 @@ def retry(
     as_json: Json = False,
 ) -> None:
     """Start a new run from the last checkpoint of one that failed or was cancelled."""
+    _check_one(follow, wait)
     with connect() as client:
         run = client.runs.retry(run_id)
         _after_start(client, run, follow=follow, wait=wait, timeout_s=wait_timeout, as_json=as_json)
@@ -187,12 +189,22 @@ def events(
                 print(f"{event.seq:>5}  {event.type:<20}  {view.take(event)}".rstrip())
 
 
+def _check_one(follow: bool, wait: bool) -> None:
+    if follow and wait:
+        raise Invalid("--follow and --wait exclude each other", code="USAGE")
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise Invalid(f"Standard input is not text: {error}", code="USAGE") from error
+
+
 def _after_start(
     client: Client, run: Run, *, follow: bool, wait: bool, timeout_s: float | None, as_json: bool
 ) -> None:
     """Do what was asked besides starting."""
-    if follow and wait:
-        raise Invalid("--follow and --wait exclude each other", code="USAGE")
     if follow:
         if not as_json:
             _title(run)
@@ -230,8 +242,7 @@ def _wait(client: Client, run_id: str, timeout_s: float | None, as_json: bool) -
     try:
         run = client.runs.wait(run_id, timeout_s)
     except TimeoutError as error:
-        say(f"error: {error} [TIMEOUT]")
-        raise typer.Exit(1) from error
+        raise HarnessError(str(error), code="TIMEOUT", run_id=run_id) from error
     if as_json:
         print_json(run)
     else:

@@ -31,6 +31,13 @@ class Tenant:
     def headers(self, role: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.keys[role]}"}
 
+    async def add_role_keys(self) -> None:
+        async with self.db.tenant_transaction(self.id) as conn:
+            for role in ROLES:
+                self.rows[role], self.keys[role] = await keys.insert_key(
+                    conn, self.id, PEPPER, keys.NewKey(role, role), self.db.timeout_s
+                )
+
     async def add_key(self, name: str, role: str, scopes: Sequence[str] = (), **more: Any) -> str:
         new = keys.NewKey(name, role, tuple(scopes), **more)
         async with self.db.tenant_transaction(self.id) as conn:
@@ -49,7 +56,6 @@ async def make_tenant(db: Database, name: str, *, granted: int = 100) -> Tenant:
             "UPDATE tenant_slots SET granted = %s WHERE tenant_id = %s", (granted, row["tenant_id"])
         )
     made = Tenant(db, row["tenant_id"])
-    for role in ROLES:
-        await made.add_key(role, role)
+    await made.add_role_keys()
     await put_agent(db, made.id, "a", AgentSpec(max_turns=100), Actor("test"))
     return made

@@ -83,7 +83,9 @@ def say(text_: str = "done", *, tools: Sequence[str] = (), extra: Any = None) ->
     """Build a model's answer that asks for these tools."""
     uses = (ToolUse(f"call_{i}", name, {"i": i}) for i, name in enumerate(tools))
     message = Message("assistant", (Text(text_), *uses), extra=extra)
-    return ModelAnswered(message, "tool_calls" if tools else "stop", "scripted/x", 3, 2)
+    return ModelAnswered(
+        message, "tool_calls" if tools else "stop", "scripted/x", 3, 2, cost_usd=0.25
+    )
 
 
 def ran(*contents: str, status: CallStatus = CallStatus.SUCCEEDED) -> ToolsDone:

@@ -19,7 +19,6 @@ from harness_common.core.run import (
     StepDone,
     StepFailed,
     advance,
-    content,
 )
 from harness_common.core.step import Failure, ModelAnswered, StepCancelled
 from harness_common.core.tool_call import CallStatus
@@ -542,6 +541,12 @@ async def test_arguments_that_were_no_object_are_kept_as_text(play):
     assert call["status"] == "proposed"
 
 
+CONTENT = (
+    *("step", "next_kind", "turn", "messages"),
+    *("input_tokens", "output_tokens", "cost_usd", "memo"),
+)
+
+
 # ── reading back ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -566,8 +571,8 @@ async def test_snapshot_and_deltas_fold_to_the_state_of_every_step(play):
     async with play.db.connection() as conn:
         for n, state in states.items():
             read = await checkpoint_state(conn, run, n, 5)
-            assert content(read) == content(state)
-            assert read.step == n
+            for name in CONTENT:
+                assert getattr(read, name) == getattr(state, name), (n, name)
         with pytest.raises(NotFound):
             await checkpoint_state(conn, run, 51, 5)
     sizes = {c["step"]: len(repr(c["delta"])) for c in checkpoints}
@@ -626,7 +631,8 @@ async def test_a_retry_goes_on_from_the_last_checkpoint_with_messages_and_ledger
     source, run = await play.read(source_id), await play.read(started.run_id)
     assert source.state.status is Status.FAILED, "terminal is final"
     assert run.state.status is Status.RUNNING
-    assert content(run.state) == content(source.state)
+    for name in CONTENT:
+        assert getattr(run.state, name) == getattr(source.state, name), name
     assert (run.state.step, run.version, run.fence, run.state.failures) == (3, 1, 0, 0)
     assert (run.session_id, run.prev_run_id) == (source.session_id, source.prev_run_id)
     assert await play.messages(run.id) == await play.messages(source_id)

@@ -362,7 +362,8 @@ async def test_the_writes_of_an_old_leader_are_refused(db):
     play, old = Play(db, await make_tenant(db, max_running=5, granted=5)), await lead(db)
     delayed, orphan, *_ = [await play.start() for _ in range(5)]  # the rest are rung, unanswered
     await play.step(delayed, StepFailed(Failure("limited", "L", "l", 60.0), WHEN))
-    await play.claim(orphan, await make_worker(db, silent_s=60))
+    await play.claim(orphan, await make_worker(db))
+    await sql(db, "UPDATE workers SET died_at = clock_timestamp()")
     await make_due(db)
     await queue(play, 1)
     await sql(db, "UPDATE tenant_slots SET granted = 5")

@@ -85,6 +85,7 @@ def test_the_exit_code_tells_how_a_run_ended(server, harness, status, code):
         ["runs", "nosuch"],
         ["runs", "submit", "a", "b", "--max-turns", "0"],
         ["runs", "submit", "a", "b", "--tag", "novalue"],
+        ["runs", "submit", "a", "b", "--follow", "--wait"],
         ["runs", "show", "run_1"],
         ["agents", "apply", "nosuch.json"],
     ],
@@ -94,6 +95,13 @@ def test_wrong_usage_is_2_and_asks_nobody(server, harness, argv):
     assert (done.code, done.out) == (2, "")
     assert done.err
     assert server.seen == []
+
+
+def test_a_run_that_is_not_over_in_time_is_1(server, harness):
+    server.on(f"GET {ONE}", Answer(body=run_view("running")))
+    done = harness("runs", "wait", RUN, "--wait-timeout", "0", "--json")
+    assert (done.code, done.out) == (1, "")
+    assert json.loads(done.err)["error"]["code"] == "TIMEOUT"
 
 
 def test_no_server_is_2(server, harness, monkeypatch):
