@@ -1,4 +1,4 @@
-"""A whole platform of real processes for end-to-end tests: Postgres, Valkey, APIs, schedulers, workers.
+"""A whole platform of real processes: Postgres, Valkey, APIs, schedulers, workers.
 
 Everything listens on loopback, lives in one temporary folder and ends with the test.
 """

@@ -117,7 +117,7 @@ def wait_for_all(stack: Stack, ids: list[str], seconds: float) -> None:
     left: list[dict[str, object]] = []
     while time.monotonic() < deadline:
         left = stack.query(
-            "SELECT id, status, step, version, claim_id, claimed_by, wake_at - clock_timestamp() AS due "
+            "SELECT id, status, step, version, claim_id, wake_at - clock_timestamp() AS due "
             "FROM runs WHERE id = ANY(%s) AND finished_at IS NULL",
             uuids,
         )
@@ -134,8 +134,8 @@ def audit(stack: Stack, ids: list[str]) -> None:
     assert {(r["status"], r["step"]) for r in runs} == {("succeeded", STEPS)}
     assert len(runs) == len(ids)
     twice = stack.query(
-        "SELECT run_id, step, count(*) FROM events WHERE run_id = ANY(%s) AND type = 'step.completed' "
-        "GROUP BY 1, 2 HAVING count(*) <> 1",
+        "SELECT run_id, step, count(*) FROM events "
+        "WHERE run_id = ANY(%s) AND type = 'step.completed' GROUP BY 1, 2 HAVING count(*) <> 1",
         uuids,
     )
     assert twice == []
@@ -147,13 +147,15 @@ def audit(stack: Stack, ids: list[str]) -> None:
     )
     assert checkpoints == []
     gaps = stack.query(
-        "SELECT run_id FROM events WHERE run_id = ANY(%s) GROUP BY 1 HAVING max(seq) <> count(*) OR min(seq) <> 1",
+        "SELECT run_id FROM events WHERE run_id = ANY(%s) GROUP BY 1 "
+        "HAVING max(seq) <> count(*) OR min(seq) <> 1",
         uuids,
     )
     assert gaps == []
     ends = stack.query(
         "SELECT run_id FROM events WHERE run_id = ANY(%s) "
-        "AND type IN ('run.completed', 'run.failed', 'run.cancelled') GROUP BY 1 HAVING count(*) <> 1",
+        "AND type IN ('run.completed', 'run.failed', 'run.cancelled') "
+        "GROUP BY 1 HAVING count(*) <> 1",
         uuids,
     )
     assert ends == []
@@ -167,7 +169,7 @@ def audit(stack: Stack, ids: list[str]) -> None:
 def test_200_runs_survive(stack: Stack, fault: Callable[[Stack, random.Random], None]):
     """INV1, INV2, INV4, INV5, INV7, INV8."""
     seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     chance = random.Random(seed)
     ids = submit(stack, RUNS)
     time.sleep(chance.uniform(0.1, 0.6))

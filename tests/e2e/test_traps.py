@@ -1,4 +1,4 @@
-"""What users of job queues report, each on real processes: stops, freezes, lost messages, cancels, effects.
+"""What users of job queues report, on real processes: stops, freezes, losses, cancels, effects.
 
 Every test waits for a fact to become true and fails with what it saw instead.
 """
@@ -49,7 +49,8 @@ def stack(tmp_path_factory):
     effects = shared / "effects.txt"
     script = shared / "effect.sh"
     script.write_text(
-        '#!/bin/sh\necho "$1 begun" >> "$EFFECTS"\nsleep "${1##*:}" & wait\necho "$1 done" >> "$EFFECTS"\n'
+        '#!/bin/sh\necho "$1 begun" >> "$EFFECTS"\nsleep "${1##*:}" & wait\n'
+        'echo "$1 done" >> "$EFFECTS"\n'
     )
     script.chmod(0o755)
     programs = shared / "programs.json"
@@ -90,7 +91,8 @@ def start(stack: Stack, name: str) -> str:
 
 def row(stack: Stack, run: str) -> dict[str, object]:
     return stack.query(
-        "SELECT r.*, w.pid FROM runs r LEFT JOIN workers w ON w.incarnation = r.claimed_by WHERE r.id = %s",
+        "SELECT r.*, w.pid FROM runs r LEFT JOIN workers w ON w.incarnation = r.claimed_by "
+        "WHERE r.id = %s",
         uuid.UUID(hex=run.removeprefix("run_")),
     )[0]
 
@@ -129,7 +131,7 @@ def test_a_stopped_worker_hands_its_run_over(stack):
 
 
 def test_a_frozen_worker_loses_its_run_and_its_late_commit_is_refused(stack):
-    """INV6, INV8: SIGSTOP beyond the lease, recovery by another, SIGCONT: one commit of the step."""
+    """INV6, INV8: SIGSTOP beyond the lease, recovery by another, SIGCONT: one commit."""
     run = start(stack, "medium")
     pid = until(stack, run, in_step(2), 10)["pid"]
     psutil.Process(pid).suspend()
@@ -139,7 +141,8 @@ def test_a_frozen_worker_loses_its_run_and_its_late_commit_is_refused(stack):
         psutil.Process(pid).resume()
     until(stack, run, ended("succeeded"), 15)
     steps = stack.query(
-        "SELECT step, count(*) AS n FROM events WHERE run_id = %s AND type = 'step.completed' GROUP BY 1",
+        "SELECT step, count(*) AS n FROM events "
+        "WHERE run_id = %s AND type = 'step.completed' GROUP BY 1",
         uuid.UUID(hex=run.removeprefix("run_")),
     )
     assert {(s["step"], s["n"]) for s in steps} == {(1, 1), (2, 1)}
@@ -278,7 +281,7 @@ def lines(path: Path) -> list[str]:
 
 
 def test_a_pickled_message_is_refused(stack):
-    """Only JSON is accepted: a pickle that would leave a file behind leaves none, and work goes on."""
+    """Only JSON is accepted: a pickle that would make a file makes none, and work goes on."""
     mark = stack.folder / "pickled"
     body = f"cposix\nsystem\n(S'touch {mark}'\ntR."
     message = {
@@ -288,7 +291,8 @@ def test_a_pickled_message_is_refused(stack):
         "headers": {"lang": "py", "task": "harness.step", "id": "x", "root_id": "x", "group": None},
         "properties": {
             "correlation_id": "x", "delivery_mode": 2, "delivery_tag": "x", "priority": 0,
-            "delivery_info": {"exchange": "", "routing_key": "steps.default"}, "body_encoding": "base64",
+            "delivery_info": {"exchange": "", "routing_key": "steps.default"},
+            "body_encoding": "base64",
         },
     }  # fmt: skip
     with redis.Redis.from_url(stack.valkey.url) as client:
