@@ -47,6 +47,7 @@ SELECT (SELECT count(*) FROM r) AS runs,
        (SELECT count(*) FROM completed) AS completed,
        (SELECT count(DISTINCT (run_id, step)) FROM completed) AS completed_once,
        (SELECT count(*) FROM e) AS events,
+       (SELECT count(*) FROM e WHERE type = 'run.recovered') AS recovered,
        (SELECT sum(next_seq - 1) FROM r) AS events_numbered,
        (SELECT sum(fence) FROM r) AS claims,
        (SELECT min(started_at) FROM c) AS first_start,
@@ -78,9 +79,13 @@ class Report:
     """What a batch did. `problems` is empty when every step was committed exactly once."""
 
     steps: int
+    committed: int
+    """Checkpoints there are; `steps` when none was lost."""
     elapsed_s: float
     """From the first step's start to the last commit, by Postgres time."""
     claims: int
+    recovered: int
+    """Runs taken from a worker believed dead. No fault was made: it should be 0."""
     problems: tuple[str, ...]
 
     @property
@@ -182,7 +187,14 @@ class Load:
         }
         problems = [f"{k}: {row[k]} instead of {v}" for k, v in wanted.items() if row[k] != v]
         elapsed_s = (row["last_commit"] - row["first_start"]).total_seconds()
-        return Report(runs * steps, elapsed_s, int(row["claims"]), tuple(problems))
+        return Report(
+            steps=runs * steps,
+            committed=row["checkpoints"],
+            elapsed_s=elapsed_s,
+            claims=int(row["claims"]),
+            recovered=int(row["recovered"]),
+            problems=tuple(problems),
+        )
 
     async def rows(
         self, query: LiteralString, params: Sequence[object] | Mapping[str, object]

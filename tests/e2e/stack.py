@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -42,6 +43,8 @@ class Stack:
         self._extra = env
         self._argv: dict[str, list[str]] = {}
         self.api_ports: list[int] = []
+        self.effects = self.folder / "effects.txt"
+        """Where tools under test leave their effects: outside the database."""
         self._counts = (apis, schedulers, workers, processes)
 
     def __enter__(self) -> Stack:
@@ -128,7 +131,7 @@ class Stack:
             timeout=30,
         )
 
-    def query(self, statement: str, *params: object) -> list[dict[str, object]]:
+    def query(self, statement: str, *params: object) -> list[dict[str, Any]]:
         """Ask Postgres directly: the auditor's view."""
         with psycopg.connect(self.postgres.url, row_factory=dict_row, autocommit=True) as conn:
             return conn.execute(statement, params).fetchall()

@@ -9,6 +9,7 @@ import signal
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -114,7 +115,7 @@ def wait_for_all(stack: Stack, ids: list[str], seconds: float) -> None:
     """Wait until every run has ended."""
     deadline = time.monotonic() + seconds
     uuids = [uuid.UUID(hex=i.removeprefix("run_")) for i in ids]
-    left: list[dict[str, object]] = []
+    left: list[dict[str, Any]] = []
     while time.monotonic() < deadline:
         left = stack.query(
             "SELECT id, status, step, version, claim_id, wake_at - clock_timestamp() AS due "

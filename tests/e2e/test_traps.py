@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 LEASE_S = 3
 
 
-def agent(name: str, script: list[dict[str, object]], *tools: str) -> dict[str, object]:
+def agent(name: str, script: list[dict[str, Any]], *tools: str) -> dict[str, Any]:
     return {
         "name": name,
         "spec": {
@@ -38,7 +39,7 @@ def agent(name: str, script: list[dict[str, object]], *tools: str) -> dict[str, 
     }
 
 
-def program(argument: str) -> list[dict[str, object]]:
+def program(argument: str) -> list[dict[str, Any]]:
     call = {"name": "run_program", "input": {"program": "effect", "args": [argument]}}
     return [{"text": "run it", "tools": [call]}, {"text": "done"}]
 
@@ -86,10 +87,10 @@ def start(stack: Stack, name: str) -> str:
     with stack.client() as client:
         answer = client.post("/v1/runs", json={"agent": name, "input": uuid.uuid4().hex})
     assert answer.status_code == 202, answer.text
-    return answer.json()["id"]
+    return str(answer.json()["id"])
 
 
-def row(stack: Stack, run: str) -> dict[str, object]:
+def row(stack: Stack, run: str) -> dict[str, Any]:
     return stack.query(
         "SELECT r.*, w.pid FROM runs r LEFT JOIN workers w ON w.incarnation = r.claimed_by "
         "WHERE r.id = %s",
@@ -98,10 +99,10 @@ def row(stack: Stack, run: str) -> dict[str, object]:
 
 
 def until(
-    stack: Stack, run: str, holds: Callable[[dict[str, object]], object], seconds: float
-) -> dict[str, object]:
+    stack: Stack, run: str, holds: Callable[[dict[str, Any]], object], seconds: float
+) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
-    seen: dict[str, object] = {}
+    seen: dict[str, Any] = {}
     while time.monotonic() < deadline:
         seen = row(stack, run)
         if holds(seen):
@@ -110,11 +111,11 @@ def until(
     raise AssertionError(f"not within {seconds} s; the run is {seen}")
 
 
-def ended(status: str) -> Callable[[dict[str, object]], object]:
+def ended(status: str) -> Callable[[dict[str, Any]], object]:
     return lambda r: r["status"] == status
 
 
-def in_step(step: int) -> Callable[[dict[str, object]], object]:
+def in_step(step: int) -> Callable[[dict[str, Any]], object]:
     return lambda r: r["step"] == step - 1 and r["pid"] is not None
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -263,10 +262,8 @@ class DeadWire:
     async def send(self, request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    @asynccontextmanager
-    async def open(self, request: httpx.Request):
+    def open(self, request: httpx.Request):
         raise httpx.ConnectError("refused")
-        yield
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
