@@ -41,7 +41,7 @@ from harness_common.store.apply import (
     lock_run,
 )
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun
 
@@ -146,13 +146,10 @@ async def retry_run(
             trace_id=trace_id,
         )
         begin = await _begin(db, conn, tenant_id, request)
-        if begin["closed_at"] is not None:
-            raise Conflict("the session is closed; start a new one", session="closed")
+        _check_start(begin, request)
         spec = AgentSpec.model_validate(begin["spec"])
-        state = replace(
-            await checkpoint_state(conn, source, source.state.step, db.timeout_s),
-            limits=_limits(spec, request, begin["now"]),
-        )
+        state = await checkpoint_state(conn, source, source.state.step, db.timeout_s)
+        state = replace(state, limits=_fresh_limits(spec, source, state, begin["now"]))
         started = await _insert(
             db, conn, tenant_id, begin, spec, request, _First(state, source=source)
         )
@@ -164,15 +161,16 @@ async def retry_run(
 
 
 async def _begin(db: Database, conn: Connection, tenant_id: UUID, request: StartRun) -> Row:
-    rows = await run_sql(
+    """Hold the tenant's slots, then read what a start depends on: its starts go one by one."""
+    find = {
+        "tenant_id": tenant_id,
+        "agent": request.agent,
+        "agent_version": request.agent_version,
+        "session_id": request.session_id,
+    }
+    _, rows = await run_together(
         conn,
-        "start_begin",
-        {
-            "tenant_id": tenant_id,
-            "agent": request.agent,
-            "agent_version": request.agent_version,
-            "session_id": request.session_id,
-        },
+        [("slots_hold", {"tenant_id": tenant_id}), ("start_begin", find)],
         db.timeout_s,
     )
     if not rows:
@@ -236,6 +234,19 @@ def _limits(spec: AgentSpec, request: StartRun, now: datetime) -> Limits:
         max_tokens=_least(spec.max_tokens_total, request.max_tokens),
         max_cost_usd=_least(spec.max_cost_usd, request.max_cost_usd),
         deadline=now + timedelta(seconds=timeout_s) if timeout_s else None,
+    )
+
+
+def _fresh_limits(spec: AgentSpec, source: StoredRun, state: RunState, now: datetime) -> Limits:
+    """Give a retry the allowance of a new run on top of what its checkpoint has used already."""
+    was = source.state.limits
+    tokens = _least(spec.max_tokens_total, was.max_tokens)
+    cost_usd = _least(spec.max_cost_usd, was.max_cost_usd)
+    return Limits(
+        max_turns=state.turn + min(spec.turns, was.max_turns),
+        max_tokens=None if tokens is None else state.input_tokens + state.output_tokens + tokens,
+        max_cost_usd=None if cost_usd is None else state.cost_usd + cost_usd,
+        deadline=now + timedelta(seconds=spec.timeout_s) if spec.timeout_s else None,
     )
 
 

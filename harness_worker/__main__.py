@@ -117,6 +117,7 @@ class Supervisor:
             "why": why,
             "only_if_silent": False,
             "silent_s": 0.0,
+            "term": None,
         }
         try:
             with psycopg.connect(

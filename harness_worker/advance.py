@@ -78,13 +78,17 @@ async def _take_lease(runtime: Runtime, held: Held) -> bool:
     race at times.
     """
     try:
-        return await runtime.leases.take(held.run_id, held.lease)
+        held.leased = await runtime.leases.take(held.run_id, held.lease)
     except RedisFault as error:
         log.warning("lease.unavailable", run_id=str(held.run_id), error=str(error))
         return True
+    return held.leased
 
 
 async def _release_lease(runtime: Runtime, held: Held) -> None:
+    if not held.leased:
+        return
+    held.leased = False
     try:
         await runtime.leases.release(held.run_id, held.lease)
     except RedisFault as error:
@@ -120,7 +124,7 @@ async def _work(runtime: Runtime, held: Held, claimed: Claimed) -> Applied:
         applied = await _one_step(runtime, held, run, messages, calls, keep)
         messages += applied.transition.messages
         _after_commit(runtime, run, applied, messages)
-        if applied.run.claim_id is None or keep is None:
+        if keep is None or applied.run.claim_id != keep.claim_id:
             return applied
         held.claim_id = keep.claim_id
         run = applied.run

@@ -4,6 +4,7 @@ in `__main__`.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -40,6 +41,9 @@ def main() -> None:
         loglevel="WARNING",
         quiet=True,
     )
+    gc.collect()
+    gc.freeze()  # what is loaded stays: collections look at what a step makes only
+    gc.set_threshold(20_000, 20, 50)
     worker.start()
     # Everything is drained and closed: taking the interpreter apart would only cost seconds.
     sys.stdout.flush()

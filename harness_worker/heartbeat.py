@@ -49,28 +49,28 @@ async def beat(runtime: Runtime) -> None:
             request_cancel(runtime, row["run_id"])
         elif row["run_id"] not in runtime.held:
             await give_back(runtime, row["tenant_id"], row["run_id"], row["claim_id"])
-    await renew_leases(runtime)
 
 
 async def renew_leases(runtime: Runtime) -> None:
-    """Extend the leases of all held runs, and set again those that vanished (a flushed or restarted
-    Redis).
-    """
-    held = list(runtime.held.values())
+    """Extend the leases of held runs, and set again those that vanished (a Redis that forgot)."""
+    held = [h for h in runtime.held.values() if h.leased]
     try:
         taken, vanished = await runtime.leases.renew((h.run_id, h.lease) for h in held)
-        for run_id in vanished:
-            holding = runtime.held.get(run_id)
-            if holding is None:
-                continue
-            await runtime.leases.take(run_id, holding.lease)
-            if runtime.held.get(run_id) is not holding:  # released meanwhile: leave nothing behind
-                await runtime.leases.release(run_id, holding.lease)
+        await asyncio.gather(*(_set_again(runtime, run_id) for run_id in vanished))
     except RedisFault as error:
         log.warning("lease.renewal_failed", error=str(error), held=len(held))
         return
     if taken:
-        log.warning("lease.taken_over", run_ids=[str(r) for r in taken])
+        log.warning("lease.taken_over", count=len(taken), first=str(taken[0]))
+
+
+async def _set_again(runtime: Runtime, run_id: UUID) -> None:
+    holding = runtime.held.get(run_id)
+    if holding is None or not holding.leased:
+        return
+    await runtime.leases.take(run_id, holding.lease)
+    if runtime.held.get(run_id) is not holding:  # released meanwhile: leave nothing behind
+        await runtime.leases.release(run_id, holding.lease)
 
 
 def request_cancel(runtime: Runtime, run_id: UUID) -> None:
@@ -106,6 +106,13 @@ async def heartbeat_loop(runtime: Runtime) -> None:
         except DatabaseUnavailable as error:
             log.warning("heartbeat.failed", error=str(error))
         await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))
+
+
+async def lease_loop(runtime: Runtime) -> None:
+    """Renew leases every `renew_s`; apart from the heartbeat, which must never wait for Redis."""
+    while True:
+        await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))
+        await renew_leases(runtime)
 
 
 async def signal_loop(runtime: Runtime) -> None:

@@ -73,6 +73,8 @@ class Held:
     run_id: UUID
     lease: str
     claim_id: UUID
+    leased: bool = False
+    """True once the lease is ours: only then is it renewed."""
     task: asyncio.Task[object] | None = None
     cancel_requested: bool = False
     release_asked: bool = False

@@ -17,7 +17,7 @@ from harness_common.broker.publish import Bell
 from harness_common.settings import settings
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.advance import answer, release_all
-from harness_worker.heartbeat import heartbeat_loop, signal_loop
+from harness_worker.heartbeat import heartbeat_loop, lease_loop, signal_loop
 from harness_worker.pool import TaskPool, wait_for
 from harness_worker.runtime import Runtime, close_runtime, open_runtime
 
@@ -40,6 +40,7 @@ class Process:
             asyncio.create_task(loop)
             for loop in (
                 heartbeat_loop(self.runtime),
+                lease_loop(self.runtime),
                 signal_loop(self.runtime),
                 self.runtime.live.run(),
             )

@@ -62,6 +62,9 @@ WAITING: Final = frozenset(
     }
 )
 
+_LIMITED: Final = "limited"
+"""In the memo: how often in a row a limit put off the current step."""
+
 MAX_DEATHS: Final = 5
 """Process deaths while holding a run before it is taken for poison."""
 
@@ -323,7 +326,9 @@ def _step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     assert isinstance(one, StepFailed)
     failure = one.failure
     failures = state.failures + (failure.category == "transient")
-    wait_s = retry_in_s(state.retry, failure, failures, one.jitter)
+    limited = int(state.memo.get(_LIMITED, 0)) + (failure.category == "limited")
+    patience = limited if failure.category == "limited" else failures
+    wait_s = retry_in_s(state.retry, failure, patience, one.jitter)
     number = state.step + 1
     events = (
         Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
@@ -333,7 +338,8 @@ def _step_failed(state: RunState, one: Input, now: datetime) -> Transition:
             number,
         ),
     )
-    free = replace(state, claimed=False, failures=failures)
+    memo = {**state.memo, _LIMITED: limited} if limited else state.memo
+    free = replace(state, claimed=False, failures=failures, memo=memo)
     if state.cancel_requested:
         return _then(events, _end(free, Status.CANCELLED, "cancelled", now))
     if wait_s is None:
@@ -410,8 +416,8 @@ def _within_limits(done: Transition, now: datetime, also: str | None = None) -> 
 
 
 def _final_answer(done: Transition, answer: ModelAnswered, now: datetime) -> Transition:
-    """End a run whose model asked for nothing more. A finished answer wins over a late cancel: the
-    work is done.
+    """End a run whose model asked for nothing more. A cancel that came meanwhile wins: who asked
+    for it was told so; the answer stays in the messages.
     """
     state = done.state
     if answer.finish == "refusal":
@@ -460,7 +466,8 @@ def _tools_unknown(
 
 
 def _step_counted(state: RunState) -> RunState:
-    return replace(state, step=state.step + 1, failures=0, deaths=0)
+    memo = {k: v for k, v in state.memo.items() if k != _LIMITED} if state.memo else state.memo
+    return replace(state, step=state.step + 1, failures=0, deaths=0, memo=memo)
 
 
 def _delay(

@@ -275,7 +275,7 @@ def group_commit(db: Database) -> Batcher[Write, Applied | None]:
         async with db.connection() as conn:
             return await apply(conn, writes, timeout_s=db.timeout_s)
 
-    return Batcher(work, largest=64, parallel=2, alone_on=(psycopg.Error,))
+    return Batcher(work, largest=64, parallel=2, alone_on=(psycopg.Error, TypeError, ValueError))
 
 
 async def settle(
@@ -314,15 +314,22 @@ async def settle(
             pause_s = min(2.0, pause_s * 2)
             continue
         if fresh is None or not fresh.owned_by(owner):
-            if fresh is not None and _arrived(fresh, owner, transition):
+            if fresh is not None and _arrived(fresh, owner, transition, keep):
                 return Applied(fresh, transition, 0, now)
             raise LostOwnership("another claim owns the run", run_id=str(run.id))
         run = fresh
 
 
-def _arrived(fresh: StoredRun, owner: Ownership, transition: Transition) -> bool:
-    """Tell whether the row is as our own commit left it, and nobody went on since."""
-    return fresh.committed_by == owner.claim_id and fresh.version == transition.state.version
+def _arrived(
+    fresh: StoredRun, owner: Ownership, transition: Transition, keep: NextClaim | None
+) -> bool:
+    """Tell whether the row is as our own commit left it: nobody went on or claimed since."""
+    ours = {None, keep.claim_id if keep else None}
+    return (
+        fresh.committed_by == owner.claim_id
+        and fresh.version == transition.state.version
+        and fresh.claim_id in ours
+    )
 
 
 def _claim_of(run: StoredRun) -> UUID:

@@ -8,7 +8,10 @@ timeout on our side (INV11): TCP keepalive does not fire through a proxy that sw
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import select
+import socket
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
@@ -163,7 +166,7 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction that spans tenants: for workers, the scheduler and start-up only."""
-        async with self.connection() as conn, conn.transaction():
+        async with self.connection() as conn, _transaction(conn, "BEGIN", self.timeout_s):
             yield conn
 
     @asynccontextmanager
@@ -172,30 +175,65 @@ class Database:
 
         `app.tenant` lasts for this transaction, so that row-level security can stand behind it.
         """
-        async with self.connection() as conn, conn.transaction():
-            await bounded(
-                conn,
-                conn.execute(
-                    "SELECT set_config('app.tenant', %s, true), "
-                    "set_config('synchronous_commit', 'on', true)",
-                    (str(tenant_id),),
-                ),
-                self.timeout_s,
-            )
+        begin = (
+            f"BEGIN; SELECT set_config('app.tenant', '{tenant_id}', true), "
+            "set_config('synchronous_commit', 'on', true)"
+        )
+        async with self.connection() as conn, _transaction(conn, begin, self.timeout_s):
             yield conn
 
 
-async def bounded(conn: Connection, work: Awaitable[T], timeout_s: float) -> T:
-    """Await `work` on `conn` for at most `timeout_s`; a connection that hangs is closed and
-    reported.
-    """
+@asynccontextmanager
+async def _transaction(conn: Connection, begin: str, timeout_s: float) -> AsyncIterator[None]:
+    """BEGIN … COMMIT, each within `timeout_s`. `begin` may hold more than one statement."""
+    await bounded(conn, conn.execute(begin.encode()), timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
-            return await work
-    except TimeoutError as error:
-        # The server may still be working: this connection cannot be trusted with another statement.
-        conn.pgconn.finish()
-        raise DatabaseUnavailable(f"Postgres gave no answer in {timeout_s} s") from error
+        yield
+    except BaseException:
+        if not conn.closed:
+            await bounded(conn, conn.execute(b"ROLLBACK"), timeout_s)
+        raise
+    await bounded(conn, conn.execute(b"COMMIT"), timeout_s)
+
+
+async def bounded(conn: Connection, work: Awaitable[T], timeout_s: float) -> T:
+    """Await `work` on `conn` for at most `timeout_s`; a connection that hangs is cut and reported.
+
+    The socket is shut down under psycopg, which then sees a closed connection at once. Cancelling
+    it would make it ask the server to cancel first, and wait for that: 10 s more in a black hole.
+    """
+    was_cut = False
+
+    def cut() -> None:
+        nonlocal was_cut
+        was_cut = True
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(conn.fileno())) as twin:
+            twin.shutdown(socket.SHUT_RDWR)
+
+    timer = asyncio.get_running_loop().call_later(timeout_s, cut)
+    try:
+        return await work
+    except psycopg.Error as error:
+        if was_cut:
+            raise DatabaseUnavailable(f"Postgres gave no answer in {timeout_s} s") from error
+        raise
+    finally:
+        timer.cancel()
+
+
+async def run_together(
+    conn: Connection, statements: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float
+) -> list[list[Row]]:
+    """Run several SQL files in order in one round trip; each sees what those before it did."""
+    cursors = [conn.cursor(binary=True) for _ in statements]
+
+    async def send() -> None:
+        async with conn.pipeline():
+            for cursor, (name, params) in zip(cursors, statements, strict=True):
+                await cursor.execute(sql(name), params)
+
+    await bounded(conn, send(), timeout_s)
+    return [await c.fetchall() if c.description else [] for c in cursors]
 
 
 async def run_sql(

@@ -47,7 +47,7 @@ class StoredRun:
 
 
 def run_from_row(row: dict[str, Any]) -> StoredRun:
-    """Read a row of `SELECT *` (or `RETURNING *`) from `runs`."""
+    """Read a row of `runs`; a claim leaves out what only an ended run has."""
     state = RunState(
         status=Status(row["status"]),
         version=row["version"],
@@ -64,9 +64,9 @@ def run_from_row(row: dict[str, Any]) -> StoredRun:
         input_tokens=row["input_tokens"],
         output_tokens=row["output_tokens"],
         cost_usd=row["cost_usd"],
-        stop_reason=row["stop_reason"],
-        error=row["error"],
-        output=row["output"],
+        stop_reason=row.get("stop_reason"),
+        error=row.get("error"),
+        output=row.get("output"),
         limits=Limits.from_json(row["limits"]),
         retry=RetryRule(**row["retry"]),
         memo=row["memo"],

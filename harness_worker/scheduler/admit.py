@@ -9,6 +9,8 @@ the sum of running runs (INV13) without a global lock.
 
 from __future__ import annotations
 
+from datetime import datetime
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 from uuid import UUID
 
@@ -88,31 +90,42 @@ class AdmitLoop:
 
 
 def blocks(rows: list[dict[str, Any]], limit: int) -> dict[Any, int]:
-    """Divide the global limit: everybody keeps what runs, the rest is shared by those who want
-    more.
+    """Divide the global limit: everybody keeps what runs; then those who wait get what they wait
+    for; then, for a next run, those who lately started one, or all tenants while there is plenty.
 
-    Those who want more are the tenants that wait or have lately started something; all tenants
-    while there is plenty.
+    Each round fills up those who hold least. Among equals the longest unserved comes first, so that
+    nobody starves.
     """
-    free = limit - sum(r["running"] for r in rows)
-    seekers = [r for r in rows if r["waiting"] or r["recent"]]
-    if len(rows) * SHARE <= free:
-        seekers = rows
     out = {r["tenant_id"]: min(r["running"], r["max_running"]) for r in rows}
-    hungry = list(seekers)
-    while free > 0 and hungry:
-        each = max(1, free // len(hungry))
-        still = []
-        for row in hungry:
-            room = row["max_running"] - out[row["tenant_id"]]
-            given = min(each, room, free)
-            if given <= 0:
-                continue
-            out[row["tenant_id"]] += given
-            free -= given
-            if given < room:
-                still.append(row)
-        if len(still) == len(hungry) and each == 1 and free == 0:
-            break
-        hungry = still
+    free = limit - sum(r["running"] for r in rows)
+    waiting = {r["tenant_id"]: min(r["max_running"], r["running"] + r["waiting"]) for r in rows}
+    free = _fill(out, rows, waiting, free)
+    plenty = len(rows) * SHARE <= free
+    likely = {
+        r["tenant_id"]: r["max_running"] for r in rows if plenty or r["recent"] or r["waiting"]
+    }
+    _fill(out, rows, likely, free)
     return out
+
+
+def _fill(out: dict[Any, int], rows: list[dict[str, Any]], up_to: dict[Any, int], free: int) -> int:
+    """Give single slots to whoever holds least, up to each one's bound; return what is left."""
+    level = [
+        (out[r["tenant_id"]], _unserved_since(r), n, r["tenant_id"])
+        for n, r in enumerate(rows)
+        if out[r["tenant_id"]] < up_to.get(r["tenant_id"], 0)
+    ]
+    heapify(level)
+    while free > 0 and level:
+        held, since, n, tenant_id = heappop(level)
+        out[tenant_id] = held + 1
+        free -= 1
+        if held + 1 < up_to[tenant_id]:
+            heappush(level, (held + 1, since, n, tenant_id))
+    return free
+
+
+def _unserved_since(row: dict[str, Any]) -> float:
+    """Order tenants by when they were last admitted; never comes first."""
+    last: datetime | None = row["last_admitted_at"]
+    return 0.0 if last is None else last.timestamp()

@@ -34,7 +34,11 @@ class PruneLoop:
         self._next = time.monotonic() + EVERY_S
         made = await asyncio.to_thread(self._partitions)
         row = await self._shared.db.fetch_one(
-            "prune", {"key_ttl_s": float(self._shared.settings.api.idempotency_ttl_s)}
+            "prune",
+            {
+                "key_ttl_s": float(self._shared.settings.api.idempotency_ttl_s),
+                "term": self._shared.term,
+            },
         )
         assert row is not None
         return made + int(row["keys"]) + int(row["workers"])

@@ -49,7 +49,9 @@ class ReapLoop:
         if died or look.orphaned or (overdue and time.monotonic() - self._recovered_at > 1.0):
             self._recovered_at = time.monotonic()
             recovered = await self._recover()
-            await self._shared.db.fetch("overdue", {"again_s": _OVERDUE_AGAIN_S})
+            await self._shared.db.fetch(
+                "overdue", {"again_s": _OVERDUE_AGAIN_S, "term": self._shared.term}
+            )
         self._shared.count("workers_died", died)
         self._shared.count("runs_recovered", recovered)
         return died + recovered
@@ -117,6 +119,7 @@ class ReapLoop:
                 "why": why,
                 "only_if_silent": only_if_silent,
                 "silent_s": self._shared.settings.worker.lease_s,
+                "term": self._shared.term,
             },
         )
         if rows[0]["died"]:

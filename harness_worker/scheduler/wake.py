@@ -40,7 +40,10 @@ class WakeLoop:
             slot = (await run_sql(conn, "slots_lock", {"tenant_id": tenant_id}, 10.0))[0]
             room = 0 if others_wait else slot["room"]
             rows = await run_sql(
-                conn, "wake_pick", {"tenant_id": tenant_id, "limit": batch}, shared.db.timeout_s
+                conn,
+                "wake_pick",
+                {"tenant_id": tenant_id, "limit": batch, "now": slot["now"]},
+                shared.db.timeout_s,
             )
             writes: list[Write] = []
             for row in rows:

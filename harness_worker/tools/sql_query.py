@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import duckdb
 from pydantic import Field
 
 from harness_common.contracts.tool import Tool
@@ -28,6 +27,12 @@ from harness_common.core.errors import Denied, HarnessError, Invalid, NotFound, 
 from harness_common.core.message import Json
 from harness_common.settings import Settings
 from harness_worker.sdk import tool
+from harness_worker.tools.lazy import lazy_module
+
+if TYPE_CHECKING:
+    import duckdb
+else:
+    duckdb = lazy_module("duckdb")
 
 _QUERY = "sql_query"
 _SCHEMA = "sql_schema"

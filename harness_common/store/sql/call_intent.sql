@@ -1,12 +1,15 @@
--- Commit the intent to run a tool with an effect: only by the owner, and only if no cancel was asked (INV3, INV9).
-WITH run AS (
-    UPDATE runs SET next_seq = next_seq + 1
-    WHERE tenant_id = %(tenant_id)s AND id = %(run_id)s AND version = %(version)s AND fence = %(fence)s
+-- Commit the intent to run a tool with an effect: only by the owner, only if no cancel was asked, and once (INV3, INV9).
+-- The ledger row is locked first: whoever waits for it sees it as it is then.
+WITH held AS (
+    SELECT tenant_id, run_id, step, idx FROM tool_calls
+    WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s AND step = %(step)s AND idx = %(idx)s
+      AND attempt_id IS NOT DISTINCT FROM %(prior_attempt_id)s AND status = ANY(%(from_status)s)
+    FOR UPDATE
+), run AS (
+    UPDATE runs SET next_seq = next_seq + 1 FROM held
+    WHERE runs.tenant_id = held.tenant_id AND runs.id = held.run_id AND version = %(version)s AND fence = %(fence)s
       AND claim_id = %(claim_id)s AND NOT cancel_requested
-      AND EXISTS (SELECT 1 FROM tool_calls WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s
-                  AND step = %(step)s AND idx = %(idx)s AND attempt_id IS NOT DISTINCT FROM %(prior_attempt_id)s
-                  AND status = ANY(%(from_status)s))
-    RETURNING tenant_id, id, next_seq - 1 AS seq
+    RETURNING runs.tenant_id, runs.id, next_seq - 1 AS seq
 ), call AS (
     UPDATE tool_calls SET status = 'running', attempt_id = %(attempt_id)s, attempt = attempt + 1, effect = %(effect)s,
         tool_version = %(tool_version)s, fingerprint = %(fingerprint)s, started_at = clock_timestamp()

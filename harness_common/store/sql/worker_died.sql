@@ -1,7 +1,9 @@
 -- Declare a worker process dead, and let every unanswered doorbell of its queues be rung again.
+-- By the leader of this term, or without a term by the supervisor that saw its own child die.
 WITH dead AS (
     UPDATE workers SET died_at = clock_timestamp(), died_why = %(why)s
     WHERE incarnation = %(worker)s AND died_at IS NULL
+      AND (%(term)s::bigint IS NULL OR EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s))
       AND (NOT %(only_if_silent)s OR seen_at < clock_timestamp() - make_interval(secs => %(silent_s)s))
     RETURNING queues, died_at
 ), rung AS (
