@@ -420,7 +420,7 @@ def tenants(draw) -> tuple[list[dict[str, Any]], int]:
 
 
 def wanted(row: dict[str, Any]) -> int:
-    return min(row["max_running"], row["running"] + row["waiting"])
+    return int(min(row["max_running"], row["running"] + row["waiting"]))
 
 
 @hypothesis_settings(max_examples=300, deadline=None)
