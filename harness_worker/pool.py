@@ -1,6 +1,6 @@
 """Celery's worker pool as an asyncio loop in a thread of its own (`-P custom`).
 
-Celery's tracer runs in a greenlet (SQLAlchemy's bridge), so that signals, acks and events stay
+Celery's tracer runs in a greenlet (see `bridge`), so that signals, acks and events stay
 Celery's, while the body of the task awaits. One process holds thousands of slow model calls. The
 semaphore stands *before* `apply_target`: acknowledging early frees the prefetch window at once, and
 would otherwise let a worker take every message there is.
@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import structlog
 import uvloop
 from celery.concurrency.base import BasePool, apply_target
-from sqlalchemy.util.concurrency import await_only, greenlet_spawn
+
+from harness_worker.bridge import in_greenlet
 
 log = structlog.get_logger()
 
@@ -76,7 +77,7 @@ class TaskPool(BasePool):
     ) -> None:
         async with self._slots:
             try:
-                await greenlet_spawn(apply_target, target, args, kwargs, callback, accept_callback)
+                await in_greenlet(apply_target, target, args, kwargs, callback, accept_callback)
             except Exception:
                 log.exception("task.crashed")
 
@@ -105,8 +106,3 @@ class TaskPool(BasePool):
         info["max-concurrency"] = self.limit
         info["running"] = len(self._tasks)
         return info
-
-
-def wait_for(coroutine: Any) -> Any:
-    """Await from the body of a task."""
-    return await_only(coroutine)

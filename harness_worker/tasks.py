@@ -17,8 +17,9 @@ from harness_common.broker.publish import Bell
 from harness_common.settings import settings
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.advance import answer, release_all
+from harness_worker.bridge import wait_for
 from harness_worker.heartbeat import heartbeat_loop, lease_loop, signal_loop
-from harness_worker.pool import TaskPool, wait_for
+from harness_worker.pool import TaskPool
 from harness_worker.runtime import Runtime, close_runtime, open_runtime
 
 log = structlog.get_logger()

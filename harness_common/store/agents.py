@@ -14,7 +14,8 @@ from harness_common.contracts.agent import AgentSpec
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Database, Row, run_core, run_sql
+from harness_common.store.core_sql import run_core
+from harness_common.store.db import Database, Row, run_sql
 from harness_common.store.schema import agents
 
 _TRIES: Final = 5

@@ -15,7 +15,8 @@ from sqlalchemy import select
 
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, Row, run_core, run_sql
+from harness_common.store.core_sql import run_core
+from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import audit
 
 

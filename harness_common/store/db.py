@@ -23,8 +23,6 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-from sqlalchemy import ClauseElement
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from harness_common.core.errors import Transient
 from harness_common.settings import DatabaseSettings
@@ -59,11 +57,6 @@ def sql(name: str) -> bytes:
     """Return the statement in `store/sql/<name>.sql`, without its comments."""
     lines = (Path(__file__).parent / "sql" / f"{name}.sql").read_text().splitlines()
     return "\n".join(line for line in lines if not line.startswith("--")).encode()
-
-
-_DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-_DIALECT._json_serializer = json_codec.dumps_text
-_DIALECT._json_deserializer = None
 
 
 def _still_open(conn: Connection) -> bool:
@@ -158,11 +151,6 @@ class Database:
         rows = await self.fetch(name, params)
         return rows[0] if rows else None
 
-    async def query(self, statement: ClauseElement) -> list[Row]:
-        """Run one SQLAlchemy Core statement on its own."""
-        async with self.connection() as conn:
-            return await run_core(conn, statement, self.timeout_s)
-
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction that spans tenants: for workers, the scheduler and start-up only."""
@@ -243,19 +231,3 @@ async def run_sql(
     cursor = conn.cursor(binary=True)
     await bounded(conn, cursor.execute(sql(name), params), timeout_s)
     return await cursor.fetchall() if cursor.description else []
-
-
-async def run_core(conn: Connection, statement: ClauseElement, timeout_s: float) -> list[Row]:
-    """Compile a SQLAlchemy Core statement and run it on `conn`."""
-    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
-    params: dict[str, Any] = dict(compiled.params)
-    for key, process in compiled._bind_processors.items():  # type: ignore[attr-defined]
-        params[key] = process(params[key])
-    cursor = conn.cursor()
-    await bounded(conn, cursor.execute(compiled.string.encode(), params), timeout_s)
-    return await cursor.fetchall() if cursor.description else []
-
-
-def in_values(values: Sequence[UUID]) -> list[UUID]:
-    """Return a list that psycopg sends as one array parameter."""
-    return list(values)

@@ -24,7 +24,8 @@ from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.settings import Settings
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_core, run_sql
+from harness_common.store.core_sql import run_core
+from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import api_keys
 
 _PREFIX: Final = "hk_"

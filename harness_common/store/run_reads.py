@@ -15,7 +15,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
-from harness_common.store.db import Connection, Database, Row, run_core, run_sql
+from harness_common.store.core_sql import run_core
+from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import (
     agents,
     artifacts,

@@ -14,7 +14,8 @@ from harness_common.core.run import Status
 from harness_common.core.session import SessionStatus, session_status
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Database, Row, run_core, run_sql
+from harness_common.store.core_sql import run_core
+from harness_common.store.db import Database, Row, run_sql
 from harness_common.store.schema import runs, sessions
 
 

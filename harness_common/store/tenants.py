@@ -11,6 +11,7 @@ from sqlalchemy import select
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database, Row, run_sql
 from harness_common.store.schema import workers
 
@@ -48,4 +49,6 @@ async def list_workers(db: Database) -> list[Row]:
     """Return the known worker processes, newest first. They serve every tenant, so this is no
     tenant's data.
     """
-    return await db.query(select(workers).order_by(workers.c.started_at.desc()))
+    async with db.connection() as conn:
+        query = select(workers).order_by(workers.c.started_at.desc())
+        return await run_core(conn, query, db.timeout_s)

@@ -28,6 +28,7 @@ from harness_common.store.apply import (
     settle,
 )
 from harness_common.store.claim import Claimed, Want, claim
+from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 
@@ -36,7 +37,8 @@ WHEN = datetime(2025, 1, 1, tzinfo=UTC)
 
 async def sql(db: Database, statement: str, **params: Any) -> list[dict[str, Any]]:
     """Run any SQL; parameters as `:name`."""
-    return await db.query(text(statement).bindparams(**params))
+    async with db.connection() as conn:
+        return await run_core(conn, text(statement).bindparams(**params), db.timeout_s)
 
 
 async def make_tenant(db: Database, *, max_running: int = 100, granted: int = 100) -> UUID:

@@ -1,0 +1,29 @@
+"""SQLAlchemy Core over the same psycopg connections: for the statements that are not hot.
+
+Apart from `store.db`, so that a worker process does not load SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ClauseElement
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+
+from harness_common.store import json_codec
+from harness_common.store.db import Connection, Row, bounded
+
+_DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+_DIALECT._json_serializer = json_codec.dumps_text
+_DIALECT._json_deserializer = None
+
+
+async def run_core(conn: Connection, statement: ClauseElement, timeout_s: float) -> list[Row]:
+    """Compile a SQLAlchemy Core statement and run it on `conn`."""
+    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
+    params: dict[str, Any] = dict(compiled.params)
+    for key, process in compiled._bind_processors.items():  # type: ignore[attr-defined]
+        params[key] = process(params[key])
+    cursor = conn.cursor()
+    await bounded(conn, cursor.execute(compiled.string.encode(), params), timeout_s)
+    return await cursor.fetchall() if cursor.description else []
