@@ -21,8 +21,8 @@ from benchmarks.options import Options
 from benchmarks.report import Measure, Outcome, median
 from benchmarks.stack import Lab, Stack
 from harness_common.broker.publish import Doorbell
+from harness_common.core.inputs import StepDone
 from harness_common.core.message import Message, Text
-from harness_common.core.run import StepDone
 from harness_common.core.step import ModelAnswered
 from harness_common.store.apply import StepRecord, group_commit, settle
 from harness_common.store.claim import Want, claim

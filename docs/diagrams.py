@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from harness_common.core import run, session, step, tool_call
+from harness_common.core import inputs, rules, run, session, step, tool_call
 from harness_common.core.budget import Limits
 from harness_common.core.message import Message, Text, ToolUse
 
@@ -27,16 +27,16 @@ ASKS: Final = Message("assistant", (ToolUse("c", "some_tool", {}),))
 SAYS: Final = Message("assistant", (Text("done"),))
 
 
-def _done(result: step.StepResult) -> run.StepDone:
-    return run.StepDone(result, NOW)
+def _done(result: step.StepResult) -> inputs.StepDone:
+    return inputs.StepDone(result, NOW)
 
 
-def _failed(failure: step.Failure) -> run.StepFailed:
-    return run.StepFailed(failure, NOW)
+def _failed(failure: step.Failure) -> inputs.StepFailed:
+    return inputs.StepFailed(failure, NOW)
 
 
 SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
-    run.StepDone: {
+    inputs.StepDone: {
         "the model asks for tools": _done(step.ModelAnswered(ASKS, "tool_calls", "m")),
         "the model gives its answer": _done(step.ModelAnswered(SAYS, "stop", "m")),
         "the model refuses": _done(step.ModelAnswered(SAYS, "refusal", "m")),
@@ -46,14 +46,14 @@ SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
         "an effect has no known outcome": _done(step.ToolsUnknown((), (0,))),
         "the owner stopped for a cancel": _done(step.StepCancelled()),
     },
-    run.StepFailed: {
+    inputs.StepFailed: {
         "it may work later": _failed(step.Failure("transient", "T", "t")),
         "somebody said: not before": _failed(step.Failure("limited", "L", "l", 60.0)),
         "it would fail again": _failed(step.Failure("permanent", "P", "p")),
     },
-    run.CancelRequested: {"": run.CancelRequested("somebody")},
-    run.OwnerLost: {"": run.OwnerLost("a worker", "killed")},
-    run.Released: {"": run.Released("stopping")},
+    inputs.CancelRequested: {"": inputs.CancelRequested("somebody")},
+    inputs.OwnerLost: {"": inputs.OwnerLost("a worker", "killed")},
+    inputs.Released: {"": inputs.Released("stopping")},
 }
 
 
@@ -92,12 +92,12 @@ def leads(status: run.Status, kind: type) -> Leads:
     that.
     """
     out: Leads = {}
-    if (status, kind) not in run.TABLE:
+    if (status, kind) not in rules.TABLE:
         return out
     for what, sample in _samples(kind).items():
         usual: run.Status | None = None
         for special, state in _situations(status):
-            target = run.advance(state, [sample], NOW).state.status
+            target = rules.advance(state, [sample], NOW).state.status
             usual = target if usual is None else usual
             if special and target is usual:
                 continue
@@ -106,7 +106,7 @@ def leads(status: run.Status, kind: type) -> Leads:
 
 
 def _inputs() -> tuple[type, ...]:
-    return get_args(run.Input)
+    return get_args(inputs.Input)
 
 
 def _edges(start: str, pairs: Iterable[tuple[str, str, str]], ends: Iterable[str]) -> str:
@@ -176,7 +176,7 @@ def render() -> str:
         "<!-- Written by docs/diagrams.py (`make diagrams`). Change the code, not this page. -->",
         "The machines as the code has them. [Concepts](concepts.md) says what the words mean.",
         "## Run",
-        "`harness_common/core/run.py`, `TABLE`. `cancelling` is shown to people and not stored: "
+        "`harness_common/core/rules.py`, `TABLE`. `cancelling` is shown to people and not stored: "
         "running, with a cancel asked for. " + _unreached(),
         _run_diagram(),
         "Every pair of state and input. `·` is illegal: it raises `IllegalTransition` and nothing "

@@ -20,18 +20,10 @@ from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.events import Event
 from harness_common.core.ids import encode
+from harness_common.core.inputs import Admit, CancelRequested
 from harness_common.core.message import Json, Message, dumps, user
-from harness_common.core.run import (
-    TERMINAL,
-    Admit,
-    CancelRequested,
-    RunState,
-    Status,
-    Transition,
-    advance,
-    holds_slot,
-    wake_at,
-)
+from harness_common.core.rules import advance
+from harness_common.core.run import TERMINAL, RunState, Status, Transition, holds_slot, wake_at
 from harness_common.store import json_codec
 from harness_common.store.apply import (
     RING_AFTER_S,

@@ -18,9 +18,10 @@ import structlog
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import HarnessError, LostOwnership
+from harness_common.core.inputs import Input, Released, StepDone, StepFailed
 from harness_common.core.message import Message
 from harness_common.core.retry import classify
-from harness_common.core.run import TERMINAL, Input, Released, Status, StepDone, StepFailed
+from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Failure, StepCancelled
 from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
 from harness_common.store.claim import Claimed, Want, fresh_calls, load_history

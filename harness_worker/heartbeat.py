@@ -15,8 +15,8 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
-from harness_common.core.run import Released
-from harness_common.core.run import advance as advance_state
+from harness_common.core.inputs import Released
+from harness_common.core.rules import advance as advance_state
 from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.runtime import Runtime

@@ -1,6 +1,6 @@
 """What a step may return: the values by which a step tells the run what happened.
 
-A step never changes a run. It returns one of these, and `core.run.advance` decides what follows.
+A step never changes a run. It returns one of these, and `core.rules.advance` decides what follows.
 Step kinds are text (`model`, `tools`, …) so that a new kind is a file in `harness_worker/steps` and
 a registry line.
 """

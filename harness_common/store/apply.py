@@ -22,14 +22,14 @@ import zstandard
 
 from harness_common.batch import Batcher
 from harness_common.core.errors import LostOwnership
+from harness_common.core.inputs import Input
 from harness_common.core.lease import Ownership
 from harness_common.core.message import Json, Message, dumps
+from harness_common.core.rules import advance
 from harness_common.core.run import (
     TERMINAL,
-    Input,
     RunState,
     Transition,
-    advance,
     content,
     delta,
     holds_slot,
@@ -195,6 +195,7 @@ def _prepare(write: Write) -> _Prepared:
         "next_kind": after.next_kind,
         "turn": after.turn,
         "failures": after.failures,
+        "limited": after.limited,
         "deaths": after.deaths,
         "message_count": after.messages,
         "memo": after.memo,

@@ -55,6 +55,7 @@ def run_from_row(row: dict[str, Any]) -> StoredRun:
         next_kind=row["next_kind"],
         turn=row["turn"],
         failures=row["failures"],
+        limited=row["limited"],
         deaths=row["deaths"],
         claimed=row["claim_id"] is not None,
         not_before=row["not_before"],

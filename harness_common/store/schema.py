@@ -174,6 +174,7 @@ runs = Table(
     _text("next_kind"),
     _int("turn"),
     _int("failures"),
+    _int("limited"),
     _int("deaths"),
     _int("messages"),
     _json("memo"),

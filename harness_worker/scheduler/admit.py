@@ -14,7 +14,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 from uuid import UUID
 
-from harness_common.core.run import Admit, advance
+from harness_common.core.inputs import Admit
+from harness_common.core.rules import advance
 from harness_common.store.apply import Applied, Write, apply
 from harness_common.store.db import run_sql
 from harness_common.store.rows import run_from_row

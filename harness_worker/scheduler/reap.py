@@ -15,7 +15,8 @@ from uuid import UUID
 import structlog
 
 from harness_common.coord.redis import RedisFault
-from harness_common.core.run import OwnerLost, advance
+from harness_common.core.inputs import OwnerLost
+from harness_common.core.rules import advance
 from harness_common.store.apply import Write, apply, lock_run
 from harness_worker.scheduler.looper import Look, Shared
 

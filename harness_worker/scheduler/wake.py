@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from harness_common.core.run import Admit, Input, TimerDue, advance
+from harness_common.core.inputs import Admit, Input, TimerDue
+from harness_common.core.rules import advance
 from harness_common.store.apply import Applied, Write, apply
 from harness_common.store.db import run_sql
 from harness_common.store.rows import run_from_row

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from harness_common.core.ids import decode, encode
-from harness_common.core.run import StepFailed
+from harness_common.core.inputs import StepFailed
 from harness_common.core.step import Failure
 from tests.store.play import WHEN, ran, say
 

@@ -40,7 +40,7 @@ def test_no_request_makes_a_500():
                 "--warnings",
                 "off",
                 "--no-color",
-            ],  # fmt: skip
+            ],
             cwd=stack.folder,
             capture_output=True,
             text=True,

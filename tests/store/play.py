@@ -12,8 +12,9 @@ from sqlalchemy import text
 
 from harness_common.commands import StartRun, start_run
 from harness_common.contracts.agent import AgentSpec
+from harness_common.core.inputs import Input, StepDone
 from harness_common.core.message import Message, Text, ToolUse, loads
-from harness_common.core.run import Input, StepDone, advance
+from harness_common.core.rules import advance
 from harness_common.core.step import CallOutcome, ModelAnswered, StepResult, ToolsDone
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec

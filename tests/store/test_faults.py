@@ -14,7 +14,8 @@ import pytest
 
 from harness_common.commands import StartRun, cancel_run, start_run
 from harness_common.core.errors import LostOwnership
-from harness_common.core.run import OwnerLost, Status
+from harness_common.core.inputs import OwnerLost
+from harness_common.core.run import Status
 from harness_common.settings import DatabaseSettings
 from harness_common.store.apply import NextClaim, lock_run
 from harness_common.store.db import Database, DatabaseUnavailable

@@ -11,15 +11,10 @@ import pytest
 
 from harness_common.commands import StartRun, cancel_run, retry_run, start_run
 from harness_common.core.errors import Conflict, LostOwnership, NotFound
+from harness_common.core.inputs import OwnerLost, Released, StepDone, StepFailed
 from harness_common.core.message import Message, Text, ToolResult, ToolUse, user
-from harness_common.core.run import (
-    OwnerLost,
-    Released,
-    Status,
-    StepDone,
-    StepFailed,
-    advance,
-)
+from harness_common.core.rules import advance
+from harness_common.core.run import Status
 from harness_common.core.step import Failure, ModelAnswered, StepCancelled
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.apply import NextClaim, StepRecord, Write, apply, group_commit, settle

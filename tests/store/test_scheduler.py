@@ -19,7 +19,8 @@ from redis.exceptions import ConnectionError as RedisDown
 
 from harness_common.broker.publish import Doorbell
 from harness_common.core.errors import Conflict
-from harness_common.core.run import Status, StepFailed
+from harness_common.core.inputs import StepFailed
+from harness_common.core.run import Status
 from harness_common.core.step import Failure, ToolsWaiting
 from harness_common.settings import DatabaseSettings, SchedulerSettings, Settings
 from harness_common.store.db import Database

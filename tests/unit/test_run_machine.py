@@ -19,28 +19,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from harness_common.core import events as ev
 from harness_common.core.budget import Limits
 from harness_common.core.errors import IllegalTransition
-from harness_common.core.message import Message, Text, ToolUse
-from harness_common.core.replay import initial_content, state_at
-from harness_common.core.retry import RetryRule
-from harness_common.core.run import (
-    MAX_DEATHS,
-    TERMINAL,
+from harness_common.core.inputs import (
     Admit,
     CancelRequested,
     Input,
     OwnerLost,
     Released,
-    RunState,
-    Status,
     StepDone,
     StepFailed,
     TimerDue,
-    Transition,
-    advance,
-    content,
-    delta,
-    wake_at,
 )
+from harness_common.core.message import Message, Text, ToolUse
+from harness_common.core.replay import initial_content, state_at
+from harness_common.core.retry import RetryRule
+from harness_common.core.rules import MAX_DEATHS, advance
+from harness_common.core.run import TERMINAL, RunState, Status, Transition, content, delta, wake_at
 from harness_common.core.step import (
     CallOutcome,
     Failure,

@@ -10,26 +10,20 @@ import pytest
 from harness_common.core import events as ev
 from harness_common.core.budget import Limits
 from harness_common.core.errors import IllegalTransition
-from harness_common.core.message import Message, Text, ToolResult, ToolUse
-from harness_common.core.retry import RetryRule
-from harness_common.core.run import (
-    MAX_DEATHS,
-    TABLE,
-    TERMINAL,
+from harness_common.core.inputs import (
     Admit,
     CancelRequested,
     Input,
     OwnerLost,
     Released,
-    RunState,
-    Status,
     StepDone,
     StepFailed,
     TimerDue,
-    advance,
-    holds_slot,
-    wake_at,
 )
+from harness_common.core.message import Message, Text, ToolResult, ToolUse
+from harness_common.core.retry import RetryRule
+from harness_common.core.rules import MAX_DEATHS, TABLE, advance
+from harness_common.core.run import TERMINAL, RunState, Status, holds_slot, wake_at
 from harness_common.core.step import (
     CallOutcome,
     Failure,

@@ -10,7 +10,7 @@ WITH want AS (
     WHERE runs.tenant_id = want.tenant_id AND runs.id = want.run_id AND runs.version = want.version
       AND runs.status = 'running' AND runs.claim_id IS NULL
     RETURNING runs.tenant_id, runs.id, runs.session_id, runs.agent_id, runs.agent_name, runs.agent_version, runs.queue, runs.priority, runs.trace_id, runs.prev_run_id, runs.attempt, runs.fence,
-        runs.claim_id, runs.claimed_by, runs.committed_by, runs.last_input_n, runs.rings, runs.status, runs.version, runs.step, runs.next_kind, runs.turn, runs.failures, runs.deaths,
+        runs.claim_id, runs.claimed_by, runs.committed_by, runs.last_input_n, runs.rings, runs.status, runs.version, runs.step, runs.next_kind, runs.turn, runs.failures, runs.limited, runs.deaths,
         runs.messages, runs.memo, runs.started, runs.cancel_requested, runs.not_before, runs.input_tokens, runs.output_tokens, runs.cost_usd, runs.limits, runs.retry, runs.rung_at, want.have
 )
 SELECT c.*, clock_timestamp() AS now,

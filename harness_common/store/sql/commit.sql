@@ -4,7 +4,7 @@ WITH t AS (
     SELECT * FROM jsonb_to_recordset(%(writes)s::jsonb) AS t (
         tenant_id uuid, run_id uuid,
         seen_version int, seen_fence int, seen_claim_id uuid, seen_input_n int, seen_cancel boolean,
-        status text, version int, step int, next_kind text, turn int, failures int, deaths int, message_count int,
+        status text, version int, step int, next_kind text, turn int, failures int, limited int, deaths int, message_count int,
         memo jsonb, started boolean, cancel_requested boolean, not_before timestamptz, stop_reason text, error jsonb,
         output text, input_tokens bigint, output_tokens bigint, cost_usd double precision,
         next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int,
@@ -13,7 +13,7 @@ WITH t AS (
 ), run AS (
     UPDATE runs SET
         status = t.status, version = t.version, step = t.step, next_kind = t.next_kind, turn = t.turn,
-        failures = t.failures, deaths = t.deaths, messages = t.message_count, memo = t.memo, started = t.started,
+        failures = t.failures, limited = t.limited, deaths = t.deaths, messages = t.message_count, memo = t.memo, started = t.started,
         cancel_requested = t.cancel_requested, not_before = t.not_before, stop_reason = t.stop_reason,
         error = t.error, output = t.output, input_tokens = t.input_tokens, output_tokens = t.output_tokens,
         cost_usd = t.cost_usd,

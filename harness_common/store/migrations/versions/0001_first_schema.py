@@ -511,6 +511,7 @@ def upgrade() -> None:
         sa.Column("next_kind", sa.Text(), nullable=False),
         sa.Column("turn", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("limited", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("deaths", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("messages", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column(
