@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -51,13 +53,13 @@ async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) 
         if not await _take_lease(runtime, held):
             runtime.counters.lease_held += 1
             return "lease held"
-        have = len(runtime.known_messages(run_id))
-        claimed = await runtime.claims(Want(tenant_id, run_id, version, claim_id, have))
+        known = runtime.known_messages(run_id)
+        claimed = await runtime.claims(Want(tenant_id, run_id, version, claim_id, len(known)))
         if claimed is None:
             runtime.counters.claim_missed += 1
             return "nothing to do"
         _note_claim(runtime, claimed)
-        last = await _work(runtime, held, claimed)
+        last = await _work(runtime, held, claimed, known)
         if last.should_ring:
             bell = _doorbell(last.run)
         return str(last.run.state.status)
@@ -82,7 +84,7 @@ async def _take_lease(runtime: Runtime, held: Held) -> bool:
         held.leased = await runtime.leases.take(held.run_id, held.lease)
     except RedisFault as error:
         log.warning("lease.unavailable", run_id=str(held.run_id), error=str(error))
-        return True
+        held.leased = True  # the reply may be what got lost: renew and release it like a lease
     return held.leased
 
 
@@ -103,14 +105,16 @@ def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
         runtime.counters.queue_age_s = max(runtime.counters.queue_age_s, age_s)
 
 
-async def _work(runtime: Runtime, held: Held, claimed: Claimed) -> Applied:
+async def _work(
+    runtime: Runtime, held: Held, claimed: Claimed, known: tuple[Message, ...]
+) -> Applied:
     """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and
     committed on its own.
     """
     settings = runtime.settings
     until = time.monotonic() + settings.worker.turn_ms / 1000
     run = claimed.run
-    messages = runtime.known_messages(run.id)[: run.state.messages] + claimed.messages
+    messages = known[: run.state.messages] + claimed.messages
     calls = claimed.calls
     done = 0
     while True:
@@ -143,20 +147,33 @@ async def _one_step(
     """Run and commit one step over a context frozen now."""
     started_at = runtime.clock.now()
     record = StepRecord(started_at, runtime.worker)
+    outcome: Input
     try:
         history = await load_history(runtime.db, run) if run.prev_run_id else ()
         spec = await runtime.agent(run)
         ctx = StepContext(run, spec, history, messages, calls, started_at, runtime, held)
         outcome = await _run_step(runtime, held, ctx)
-    except HarnessError as error:
-        if isinstance(error, LostOwnership | DatabaseUnavailable):
-            raise
-        outcome = StepFailed(classify(error), started_at, random.random())
+    except (LostOwnership, DatabaseUnavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
+        outcome = _failed(run, error, started_at)
     if isinstance(outcome, Released):
         keep = None
-    return await settle(
-        runtime.db, runtime.commits, run, [outcome], now=runtime.clock.now(), step=record, keep=keep
-    )
+    commit = partial(settle, runtime.db, runtime.commits, run, step=record)
+    try:
+        return await commit([outcome], now=runtime.clock.now(), keep=keep)
+    except (LostOwnership, DatabaseUnavailable):
+        raise
+    except Exception as error:  # noqa: BLE001 - see the next line
+        # What the step gave cannot be written: that ends the run, rather than repeat it for ever.
+        return await commit([_failed(run, error, started_at)], now=runtime.clock.now())
+
+
+def _failed(run: StoredRun, error: Exception, started_at: datetime) -> StepFailed:
+    """Make the input of an attempt that raised; what nobody named is logged with its trace."""
+    if not isinstance(error, HarnessError):
+        log.error("step.crashed", run_id=str(run.id), step=run.state.step + 1, exc_info=error)
+    return StepFailed(classify(error), started_at, random.random())
 
 
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
@@ -166,8 +183,10 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     if step is None:
         failure = Failure("permanent", "UNKNOWN_STEP_KIND", f"this worker knows no step {kind!r}")
         return StepFailed(failure, ctx.started_at)
-    if held.cancel_requested or ctx.run.state.cancel_requested:
+    if ctx.run.state.cancel_requested:
         return StepDone(StepCancelled(), ctx.started_at)
+    if held.stop_asked():
+        return _stopped(held, ctx)
     limit_s = _time_left_s(ctx, runtime.settings.worker.step_timeout_s)
     held.task = asyncio.ensure_future(step(ctx))
     try:
@@ -181,13 +200,11 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     except asyncio.CancelledError:
         if held.stop_asked():
             return _stopped(held, ctx)
-        raise
-    except (LostOwnership, DatabaseUnavailable):
-        raise
-    except Exception as error:
-        if not isinstance(error, HarnessError):
-            log.exception("step.crashed", run_id=str(ctx.run.id), step=ctx.number, kind=kind)
-        return StepFailed(classify(error), ctx.started_at, random.random())
+        current = asyncio.current_task()
+        if current is not None and current.cancelling():
+            raise
+        failure = Failure("transient", "STEP_INTERRUPTED", "the step was cancelled from within")
+        return StepFailed(failure, ctx.started_at, random.random())
     finally:
         held.task = None
 

@@ -18,8 +18,8 @@ from harness_common.coord.redis import RedisFault
 from harness_common.core.inputs import Released
 from harness_common.core.rules import advance as advance_state
 from harness_common.store.apply import Write, apply, read_run
-from harness_common.store.db import DatabaseUnavailable
-from harness_worker.runtime import Runtime
+from harness_common.store.db import DatabaseUnavailable, Row
+from harness_worker.runtime import Runtime, register
 
 log = structlog.get_logger()
 
@@ -28,7 +28,7 @@ async def beat(runtime: Runtime) -> None:
     """Send one heartbeat and act on its answer. Raises `DatabaseUnavailable`."""
     held = list(runtime.held.values())
     age_s, runtime.counters.queue_age_s = runtime.counters.queue_age_s, 0.0
-    rows = await runtime.db.fetch(
+    rows = await runtime.heart.fetch(
         "heartbeat",
         {
             "worker": runtime.worker,
@@ -38,17 +38,30 @@ async def beat(runtime: Runtime) -> None:
             "orphan_after_s": 2 * runtime.settings.worker.renew_s,
         },
     )
+    own = [row for row in rows if row["run_id"] is None]
+    if not own:
+        # Pruned while we were cut off: announce ourselves again, or every claim would be an orphan.
+        log.warning("worker.forgotten", worker=str(runtime.worker))
+        await register(runtime.heart, runtime.settings, runtime.worker, runtime.name)
+    for row in own:
+        runtime.clock.set(row["now"])
+        if row["condemned"]:
+            log.warning("worker.condemned", worker=str(runtime.worker))
     for row in rows:
         if row["run_id"] is None:
-            runtime.clock.set(row["now"])
-            if row["condemned"]:
-                # The reaper took us for dead: our claims are gone, and commits will say so one by
-                # one.
-                log.warning("worker.condemned", worker=str(runtime.worker))
-        elif row["cancel_requested"] and row["run_id"] in runtime.held:
-            request_cancel(runtime, row["run_id"])
-        elif row["run_id"] not in runtime.held:
-            await give_back(runtime, row["tenant_id"], row["run_id"], row["claim_id"])
+            continue
+        try:
+            await _heed(runtime, row)
+        except Exception:  # one run that cannot be read must not silence the heartbeat
+            log.exception("claim.not_given_back", run_id=str(row["run_id"]))
+
+
+async def _heed(runtime: Runtime, row: Row) -> None:
+    """Act on one claim that the heartbeat's answer named."""
+    if row["cancel_requested"] and row["run_id"] in runtime.held:
+        request_cancel(runtime, row["run_id"])
+    elif row["run_id"] not in runtime.held:
+        await give_back(runtime, row["tenant_id"], row["run_id"], row["claim_id"])
 
 
 async def renew_leases(runtime: Runtime) -> None:
@@ -105,6 +118,8 @@ async def heartbeat_loop(runtime: Runtime) -> None:
             await beat(runtime)
         except DatabaseUnavailable as error:
             log.warning("heartbeat.failed", error=str(error))
+        except Exception:
+            log.exception("heartbeat.failed")
         await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))
 
 
@@ -112,7 +127,10 @@ async def lease_loop(runtime: Runtime) -> None:
     """Renew leases every `renew_s`; apart from the heartbeat, which must never wait for Redis."""
     while True:
         await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))
-        await renew_leases(runtime)
+        try:
+            await renew_leases(runtime)
+        except Exception:
+            log.exception("lease.renewal_failed")
 
 
 async def signal_loop(runtime: Runtime) -> None:
@@ -125,4 +143,6 @@ async def signal_loop(runtime: Runtime) -> None:
                         request_cancel(runtime, UUID(hex=signal["cancel"]))
         except RedisFault as error:
             log.info("signals.reconnecting", error=str(error))
-            await asyncio.sleep(0.2 + 0.8 * random.random())
+        except Exception:
+            log.exception("signals.failed")
+        await asyncio.sleep(0.2 + 0.8 * random.random())

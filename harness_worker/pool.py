@@ -9,6 +9,7 @@ would otherwise let a worker take every message there is.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class TaskPool(BasePool):
         sys.setswitchinterval(0.001)
         self.loop = uvloop.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ending = False
         self._slots = asyncio.Semaphore(self.limit)
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._thread.start()
@@ -53,6 +55,10 @@ class TaskPool(BasePool):
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        if not self._ending:
+            # Without its loop the process would go on taking doorbells and never answer one.
+            log.critical("loop.ended")
+            os._exit(70)
 
     def on_apply(
         self,
@@ -93,12 +99,14 @@ class TaskPool(BasePool):
 
         try:
             asyncio.run_coroutine_threadsafe(drain(), self.loop).result()
+            self._ending = True
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(5.0)
 
     def on_terminate(self) -> None:
         """Stop without waiting (a second signal)."""
+        self._ending = True
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     def _get_info(self) -> dict[str, Any]:

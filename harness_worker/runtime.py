@@ -30,18 +30,19 @@ from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
 from harness_common.coord.redis import connect
 from harness_common.core.errors import Permanent
-from harness_common.core.message import Message
+from harness_common.core.message import Message, message_chars
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
-from harness_common.store.rows import StoredRun
+from harness_common.store.rows import StoredRun, row_time
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
 _CACHED_RUNS: Final = 2_000
+_CACHED_CHARS: Final = 20_000_000
 _CACHED_AGENTS: Final = 500
 
 
@@ -111,6 +112,17 @@ class Counters:
     queue_age_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The messages of a run that are kept, and their size."""
+
+    messages: tuple[Message, ...] = ()
+    chars: int = 0
+
+
+_NOTHING: Final = _Known()
+
+
 @dataclass(slots=True)
 class Runtime:
     """The parts of a worker process."""
@@ -119,6 +131,7 @@ class Runtime:
     worker: UUID
     name: str
     db: Database
+    heart: Database
     redis: Redis
     leases: Leases
     channel: Channel
@@ -135,25 +148,31 @@ class Runtime:
     held: dict[UUID, Held] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     stopping: bool = False
-    _messages: OrderedDict[UUID, tuple[Message, ...]] = field(default_factory=OrderedDict)
+    _cached_chars: int = 0
+    _messages: OrderedDict[UUID, _Known] = field(default_factory=OrderedDict)
     _agents: OrderedDict[UUID, AgentSpec] = field(default_factory=OrderedDict)
 
     def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
-        """Return the committed messages of a run that this process has seen. They are append-only,
-        so never stale.
+        """Return the committed messages of a run that this process has seen.
+
+        They are append-only, so never stale.
         """
-        return self._messages.get(run_id, ())
+        return self._messages.get(run_id, _NOTHING).messages
 
     def remember(self, run_id: UUID, messages: tuple[Message, ...]) -> None:
-        """Keep a run's committed messages for its next step."""
-        self._messages[run_id] = messages
-        self._messages.move_to_end(run_id)
-        if len(self._messages) > _CACHED_RUNS:
-            self._messages.popitem(last=False)
+        """Keep a run's committed messages for its next step; the least lately used go first."""
+        known = self._messages.pop(run_id, _NOTHING)
+        new = messages[len(known.messages) :]
+        chars = known.chars + sum(message_chars(m) for m in new)
+        self._cached_chars += chars - known.chars
+        self._messages[run_id] = _Known(messages, chars)
+        while len(self._messages) > _CACHED_RUNS or self._cached_chars > _CACHED_CHARS:
+            _, dropped = self._messages.popitem(last=False)
+            self._cached_chars -= dropped.chars
 
     def forget(self, run_id: UUID) -> None:
         """Drop a run that has ended."""
-        self._messages.pop(run_id, None)
+        self._cached_chars -= self._messages.pop(run_id, _NOTHING).chars
 
     async def agent(self, run: StoredRun) -> AgentSpec:
         """Return the agent version that a run pinned; versions never change, so they are kept."""
@@ -176,6 +195,24 @@ def connection_name(worker: UUID) -> str:
     return f"harness-worker-{worker.hex}"
 
 
+async def register(db: Database, settings: Settings, worker: UUID, name: str) -> datetime:
+    """Announce a worker process; returns Postgres time. Safe to repeat."""
+    row = await db.fetch_one(
+        "worker_register",
+        {
+            "worker": worker,
+            "name": name,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "queues": list(settings.worker.queues),
+            "concurrency": settings.worker.concurrency,
+            "version": "0.1.0",
+        },
+    )
+    assert row is not None
+    return row_time(row)
+
+
 async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     """Connect to everything; waits for Postgres, does not need Redis to be there yet."""
     worker = (
@@ -184,6 +221,10 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     db = Database(settings.require_database_url(), settings.database, name=f"harness {name}")
     await db.__aenter__()
     await db.ready(60.0)
+    # The heartbeat has a connection of its own: busy steps must not make the process look dead.
+    one = settings.database.model_copy(update={"pool_min": 1, "pool_max": 1})
+    heart = Database(settings.require_database_url(), one, name=f"harness {name} heartbeat")
+    await heart.__aenter__()
     redis = connect(
         settings.require_redis_url(),
         settings.redis,
@@ -197,6 +238,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         worker=worker,
         name=name,
         db=db,
+        heart=heart,
         redis=redis,
         leases=Leases(redis, prefix, settings.worker.lease_s),
         channel=Channel(redis, prefix),
@@ -212,20 +254,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         ),
         commits=group_commit(db),
     )
-    row = await db.fetch_one(
-        "worker_register",
-        {
-            "worker": worker,
-            "name": name,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "queues": list(settings.worker.queues),
-            "concurrency": settings.worker.concurrency,
-            "version": "0.1.0",
-        },
-    )
-    assert row is not None
-    runtime.clock.set(row["now"])
+    runtime.clock.set(await register(heart, settings, worker, name))
     return runtime
 
 
@@ -235,4 +264,5 @@ async def close_runtime(runtime: Runtime) -> None:
     await runtime.http.aclose()
     await runtime.models.aclose()
     await runtime.redis.aclose()
+    await runtime.heart.__aexit__()
     await runtime.db.__aexit__()

@@ -48,6 +48,15 @@ class Process:
         ]
         log.info("worker.started", worker=str(self.runtime.worker), name=self.name, pid=os.getpid())
 
+    def _loop_ended(self, task: asyncio.Task[Any]) -> None:
+        """End the process when a background loop ended: without it, it would look alive and be
+        useless.
+        """
+        if self.runtime is None or self.runtime.stopping:
+            return
+        log.critical("worker.loop_ended", error=repr(task.exception()))
+        os._exit(70)
+
     async def stop(self) -> None:
         """Take nothing more; wait out the grace; hand over model steps and reads; await started
         writes.

@@ -1,9 +1,8 @@
-"""The lease: keeps two workers from doing the same work. Safety never rests on it (see
-`store.claim`).
+"""The lease: keeps two workers from doing the same work. Safety never rests on it.
 
-`SET key worker:claim_id NX PX`, renewed by the heartbeat, deleted only by whoever's value it holds.
-Redis may be flushed at any moment; the heartbeat sets the keys again. Calls made at the same moment
-share a round trip.
+Set if absent (or ours already) with a life time and the value `worker:claim_id`; renewed by the
+heartbeat's side loop; deleted only by whoever's value it holds. Redis may be flushed at any moment:
+the keys are set again. Calls made at the same moment share a round trip.
 """
 
 from __future__ import annotations
@@ -16,6 +15,12 @@ from redis.asyncio import Redis
 
 from harness_common.batch import Batcher
 
+_TAKE: Final = """
+local held = redis.call('GET', KEYS[1])
+if not held then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
+if not held or held == ARGV[1] then return 1 end
+return 0
+"""
 _RELEASE: Final = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
@@ -42,6 +47,7 @@ class Leases:
         self._redis = redis
         self._prefix = prefix
         self._ms = int(lease_s * 1000)
+        self._take = redis.register_script(_TAKE)
         self._release = redis.register_script(_RELEASE)
         self._break = redis.register_script(_BREAK)
         self._renew = redis.register_script(_RENEW)
@@ -53,7 +59,7 @@ class Leases:
         return f"{self._prefix}:lease:{run_id.hex}"
 
     async def take(self, run_id: UUID, owner: str) -> bool:
-        """Take the lease; False when another owner holds it."""
+        """Take the lease; False when another owner holds it. Safe to repeat."""
         return await self._takes((run_id, owner))
 
     async def release(self, run_id: UUID, owner: str) -> None:
@@ -63,10 +69,10 @@ class Leases:
     async def _take_all(self, wanted: Sequence[tuple[UUID, str]]) -> list[bool]:
         if len(wanted) == 1:
             run_id, owner = wanted[0]
-            return [bool(await self._redis.set(self.key(run_id), owner, nx=True, px=self._ms))]
+            return [bool(await self._take(keys=[self.key(run_id)], args=[owner, self._ms]))]
         pipe = self._redis.pipeline(transaction=False)
         for run_id, owner in wanted:
-            pipe.set(self.key(run_id), owner, nx=True, px=self._ms)
+            await self._take(keys=[self.key(run_id)], args=[owner, self._ms], client=pipe)
         return [bool(answer) for answer in await pipe.execute()]
 
     async def _release_all(self, held: Sequence[tuple[UUID, str]]) -> list[bool]:

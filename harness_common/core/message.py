@@ -71,6 +71,20 @@ class Message:
         return any(isinstance(b, ToolUse) for b in self.content)
 
 
+def message_chars(message: Message) -> int:
+    """Estimate how much a message takes in memory, in characters."""
+    total = 0
+    for block in message.content:
+        match block:
+            case Text(text):
+                total += len(text)
+            case ToolUse(_, _, arguments, raw):
+                total += len(str(arguments)) + len(raw or "")
+            case ToolResult(_, content):
+                total += len(content)
+    return total
+
+
 def user(text: str, trust: Trust = "trusted") -> Message:
     """Build a user message of one text block."""
     return Message("user", (Text(text),), trust)

@@ -8,12 +8,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import structlog
+
 from harness_common.core.context import closed_history
 from harness_common.core.message import Message, loads
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied
 from harness_common.store.db import Database, Row
 from harness_common.store.rows import StoredRun, row_time, run_from_row
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,17 @@ async def claim(
             "hold_s": hold_s,
         },
     )
-    got = {row["claim_id"]: _claimed(row) for row in rows}
+    got = {row["claim_id"]: _claimed_or_none(row) for row in rows}
     return [got.get(w.claim_id) for w in wants]
+
+
+def _claimed_or_none(row: Row) -> Claimed | None:
+    """Read a claimed row; one that cannot be read is nobody's, and must not cost its neighbours."""
+    try:
+        return _claimed(row)
+    except (KeyError, TypeError, ValueError) as error:
+        log.error("run.unreadable", run_id=str(row["id"]), error=repr(error))
+        return None
 
 
 def _claimed(row: Row) -> Claimed:

@@ -33,6 +33,11 @@ set_json_loads(json_codec.loads)
 
 Connection = psycopg.AsyncConnection[DictRow]
 Row = dict[str, Any]
+_WRONG_SERVER: Final = (
+    psycopg.errors.ReadOnlySqlTransaction,  # a standby, in the middle of a fail-over
+    psycopg.errors.FeatureNotSupported,  # a plan prepared before a migration
+)
+"""Answers by which this connection, not the statement, is at fault: it is dropped."""
 _RECONNECT_S: Final = 3.0
 """How long one attempt to reconnect goes on; whoever needs a connection starts the next."""
 T = TypeVar("T")
@@ -127,9 +132,14 @@ class Database:
             conn = await self._lend()
             try:
                 yield conn
+            except _WRONG_SERVER:
+                await conn.close()
+                raise
             finally:
                 await self._pool.putconn(conn)
         except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
+            raise DatabaseUnavailable(str(error).strip()[:300]) from error
+        except _WRONG_SERVER as error:
             raise DatabaseUnavailable(str(error).strip()[:300]) from error
 
     async def _lend(self) -> Connection:

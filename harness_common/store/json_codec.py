@@ -40,10 +40,15 @@ def loads(data: str | bytes) -> Json:
     return orjson.loads(data)
 
 
+def storable_text(text: str) -> str:
+    """Return text that Postgres can hold: no NUL, no lone surrogates."""
+    return text.replace("\x00", "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _storable(value: Json) -> Json:
     """Replace what Postgres would refuse, all the way down."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return storable_text(value)
     if isinstance(value, dict):
         return {_storable(str(k)): _storable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -47,7 +47,9 @@ class StoredRun:
 
 
 def run_from_row(row: dict[str, Any]) -> StoredRun:
-    """Read a row of `runs`; a claim leaves out what only an ended run has."""
+    """Read a row of `runs` (the statements name the columns: `SELECT *` would break their prepared
+    plans at the next migration); a claim leaves out what only an ended run has.
+    """
     state = RunState(
         status=Status(row["status"]),
         version=row["version"],

@@ -15,10 +15,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.core.inputs import Admit
-from harness_common.core.rules import advance
-from harness_common.store.apply import Applied, Write, apply
+from harness_common.store.apply import Applied, apply
 from harness_common.store.db import run_sql
-from harness_common.store.rows import run_from_row
 from harness_worker.scheduler.looper import Look, Shared
 
 SHARE: Final = 8
@@ -62,10 +60,7 @@ class AdmitLoop:
             rows = await run_sql(
                 conn, "admit_pick", {"tenant_id": tenant_id, "limit": room}, shared.db.timeout_s
             )
-            writes: list[Write] = []
-            for row in rows:
-                run = run_from_row(row)
-                writes.append(Write(run, advance(run.state, [Admit()], slot["now"]), slot["now"]))
+            writes = shared.writes(rows, lambda _: [Admit()], slot["now"])
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
         done = [one for one in applied if one is not None]
         for one in done:

@@ -7,6 +7,7 @@ reached nothing is rung, so that the backoff is not used up for nothing. Duplica
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Final
 
@@ -14,7 +15,7 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
-from harness_worker.scheduler.looper import Look, Shared
+from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
 
@@ -68,7 +69,9 @@ class DispatchLoop:
             return False
         self._looked_at = time.monotonic()
         try:
-            missing = await self._shared.redis.set(self._marker, str(self._shared.term), nx=True)
+            async with asyncio.timeout(REDIS_PATIENCE_S):
+                term = str(self._shared.term)
+                missing = await self._shared.redis.set(self._marker, term, nx=True)
         except RedisFault:
             self._reachable = False
             return False

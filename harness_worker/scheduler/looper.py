@@ -7,18 +7,28 @@ term.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
+import structlog
 from redis.asyncio import Redis
 
 from harness_common.broker.publish import Bell, Doorbell
 from harness_common.coord.lease import Leases
-from harness_common.core.errors import Conflict
+from harness_common.core.errors import Conflict, HarnessError
+from harness_common.core.inputs import Input
+from harness_common.core.rules import advance
 from harness_common.settings import Settings
-from harness_common.store.apply import Applied
-from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.apply import Applied, Write
+from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.rows import run_from_row
+
+log = structlog.get_logger()
+
+REDIS_PATIENCE_S: Final = 0.5
+"""How long a tick waits for Redis: what it says is only ever a shortcut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,23 @@ class Shared:
                     run.tenant_id, run.id, run.version, run.queue, run.priority, ring, run.trace_id
                 )
             )
+
+    def writes(
+        self, rows: Sequence[Row], inputs: Callable[[int], Sequence[Input]], now: datetime
+    ) -> list[Write]:
+        """Advance each row by `inputs(how many before it)`; log and skip one that cannot be.
+
+        A run that this version cannot read must not hold up its neighbours (INV15).
+        """
+        out: list[Write] = []
+        for row in rows:
+            try:
+                run = run_from_row(row)
+                out.append(Write(run, advance(run.state, inputs(len(out)), now), now))
+            except (HarnessError, KeyError, TypeError, ValueError) as error:
+                log.error("run.skipped", run_id=str(row["id"]), error=repr(error))
+                self.count("runs_skipped")
+        return out
 
     async def check_term(self, conn: Connection) -> None:
         """Hold the term for this transaction; raises `Conflict` when another scheduler leads

@@ -8,17 +8,21 @@ itself did not restart and other workers are connected.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import structlog
 
 from harness_common.coord.redis import RedisFault
-from harness_common.core.inputs import OwnerLost
+from harness_common.core.errors import IllegalTransition
+from harness_common.core.inputs import OwnerLost, Released
 from harness_common.core.rules import advance
 from harness_common.store.apply import Write, apply, lock_run
-from harness_worker.scheduler.looper import Look, Shared
+from harness_common.store.db import Row
+from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
 
@@ -36,6 +40,8 @@ class ReapLoop:
         self._prefix = prefix
         self._absent_since: dict[UUID, float] = {}
         self._seen: set[UUID] = set()
+        self._last_look: datetime | None = None
+        self._watching_since: datetime | None = None
         self._recovered_at = 0.0
         self._redis_run_id: str | None = None
         self._redis_changed_at = time.monotonic()
@@ -43,7 +49,8 @@ class ReapLoop:
 
     async def run_once(self, look: Look) -> int:
         """Declare the dead, then recover their runs."""
-        died = await self._condemn_silent() if look.stale else 0
+        self.watch(look)
+        died = await self._condemn_silent(look) if look.stale else 0
         died += await self._condemn_absent()
         recovered = 0
         overdue = look.due_in_s is not None and look.due_in_s <= 0
@@ -57,8 +64,22 @@ class ReapLoop:
         self._shared.count("runs_recovered", recovered)
         return died + recovered
 
-    async def _condemn_silent(self) -> int:
+    def watch(self, look: Look) -> None:
+        """Note that this scheduler sees Postgres; after a gap it starts to watch anew.
+
+        While Postgres was away (or this machine slept) nobody could send a heartbeat, so silence
+        says nothing until a whole lease has been watched.
+        """
+        half = timedelta(seconds=self._shared.settings.worker.lease_s / 2)
+        if self._last_look is None or look.now - self._last_look > half:
+            self._watching_since = look.now
+        self._last_look = look.now
+
+    async def _condemn_silent(self, look: Look) -> int:
         lease_s = self._shared.settings.worker.lease_s
+        since = self._watching_since
+        if since is None or look.now - since < timedelta(seconds=lease_s):
+            return 0
         died = 0
         for row in await self._shared.db.fetch("workers_alive", {}):
             if row["silent_s"] > lease_s:
@@ -99,8 +120,9 @@ class ReapLoop:
     async def _connected(self) -> set[UUID] | None:
         """Return the worker processes that Redis is connected to; None when Redis cannot say."""
         try:
-            info = await self._shared.redis.info("server")
-            clients: list[dict[str, Any]] = await self._shared.redis.client_list()
+            async with asyncio.timeout(REDIS_PATIENCE_S):
+                info = await self._shared.redis.info("server")
+                clients: list[dict[str, Any]] = await self._shared.redis.client_list()
         except RedisFault:
             self._redis_changed_at = time.monotonic()
             return None
@@ -133,26 +155,38 @@ class ReapLoop:
         shared = self._shared
         recovered = 0
         for row in await shared.db.fetch("orphans", {"batch": shared.settings.scheduler.batch}):
-            async with shared.db.transaction() as conn:
-                await shared.check_term(conn)
-                held = await lock_run(conn, row["tenant_id"], row["run_id"], shared.db.timeout_s)
-                if held is None or held[0].claim_id != row["claim_id"]:
-                    continue
-                run, now = held
-                lost = OwnerLost(
-                    row["name"] or str(row["claimed_by"]), row["died_why"] or "unknown"
-                )
-                transition = advance(run.state, [lost], now)
-                (applied,) = await apply(
-                    conn, [Write(run, transition, now)], timeout_s=shared.db.timeout_s
-                )
-            if applied is None:
-                continue
-            recovered += 1
-            log.info("run.recovered", run_id=str(run.id), worker=lost.worker, why=lost.why)
             try:
-                await shared.leases.break_lease(run.id, row["claimed_by"])
-            except RedisFault:
-                log.info("lease.break_failed", run_id=str(run.id))
-            shared.ring(applied)
+                recovered += await self._recover_one(row)
+            except (IllegalTransition, KeyError, TypeError, ValueError) as error:
+                # A run that cannot be read or moved must not hold up its neighbours (INV15).
+                log.error("run.skipped", run_id=str(row["run_id"]), error=repr(error))
         return recovered
+
+    async def _recover_one(self, row: Row) -> int:
+        shared = self._shared
+        async with shared.db.transaction() as conn:
+            await shared.check_term(conn)
+            held = await lock_run(conn, row["tenant_id"], row["run_id"], shared.db.timeout_s)
+            if held is None or held[0].claim_id != row["claim_id"]:
+                return 0
+            run, now = held
+            lost = _loss(row)
+            write = Write(run, advance(run.state, [lost], now), now)
+            (applied,) = await apply(conn, [write], timeout_s=shared.db.timeout_s)
+        if applied is None:
+            return 0
+        log.info("run.recovered", run_id=str(run.id), worker=row["name"], why=lost.why)
+        try:
+            async with asyncio.timeout(REDIS_PATIENCE_S):
+                await shared.leases.break_lease(run.id, row["claimed_by"])
+        except RedisFault:
+            log.info("lease.break_failed", run_id=str(run.id))
+        shared.ring(applied)
+        return 1
+
+
+def _loss(row: Row) -> OwnerLost | Released:
+    """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death."""
+    if row["name"] is None:
+        return Released(f"its worker {row['claimed_by']} is not known")
+    return OwnerLost(row["name"], row["died_why"] or "died")

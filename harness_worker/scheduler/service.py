@@ -61,8 +61,12 @@ async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
     for loop in loops:
         try:
             done += await loop.run_once(look)
-        except (DatabaseUnavailable, Conflict):
+        except DatabaseUnavailable:
             raise
+        except Conflict as error:
+            if error.error_code == "TERM_OVER":
+                raise
+            log.warning("loop.conflict", loop=loop.name, error=error.message)
         except Exception:
             # One duty that fails must not stop the others; it is tried again at the next tick.
             log.exception("loop.failed", loop=loop.name)
@@ -139,8 +143,10 @@ class Scheduler:
         if done:
             return 0.01
         longest = config.tick_s if look.queued or look.orphaned else config.idle_tick_s
-        if look.due_in_s is not None:
+        if look.due_in_s is not None and look.due_in_s > 0:
             return min(longest, max(0.02, look.due_in_s))
+        if look.due_in_s is not None:
+            return config.tick_s  # due, and nothing could be done about it: no use in hurrying
         return longest
 
     async def _sleep(self, pause_s: float) -> None:

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from harness_common.core.inputs import Admit, Input, TimerDue
-from harness_common.core.rules import advance
-from harness_common.store.apply import Applied, Write, apply
+from harness_common.core.inputs import Admit, TimerDue
+from harness_common.store.apply import Applied, apply
 from harness_common.store.db import run_sql
-from harness_common.store.rows import run_from_row
 from harness_worker.scheduler.looper import Look, Shared
 
 
@@ -46,13 +44,11 @@ class WakeLoop:
                 {"tenant_id": tenant_id, "limit": batch, "now": slot["now"]},
                 shared.db.timeout_s,
             )
-            writes: list[Write] = []
-            for row in rows:
-                run = run_from_row(row)
-                inputs: list[Input] = [TimerDue()]
-                if room > len(writes):
-                    inputs.append(Admit())
-                writes.append(Write(run, advance(run.state, inputs, slot["now"]), slot["now"]))
+            writes = shared.writes(
+                rows,
+                lambda before: [TimerDue(), Admit()] if before < room else [TimerDue()],
+                slot["now"],
+            )
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
         done = [one for one in applied if one is not None]
         for one in done:

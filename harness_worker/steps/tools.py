@@ -43,10 +43,22 @@ async def run(ctx: StepContext) -> StepResult:
                 if outcomes[-1].status is CallStatus.UNKNOWN:
                     break
         else:
-            outcomes.extend(await asyncio.gather(*(runner.run(call) for call in batch)))
+            outcomes.extend(await _side_by_side(runner, batch))
         if any(o.status is CallStatus.UNKNOWN for o in outcomes):
             break
     return _result(outcomes)
+
+
+async def _side_by_side(runner: ToolRunner, calls: list[PendingCall]) -> list[CallOutcome]:
+    """Run calls at the same time; when one raises, the others are stopped and awaited first."""
+    tasks = [asyncio.ensure_future(runner.run(call)) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _result(outcomes: list[CallOutcome]) -> StepResult:

@@ -37,6 +37,7 @@ from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.json_codec import storable_text
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.ledger import Ledger
@@ -162,10 +163,18 @@ class ToolRunner:
         )
 
     async def _call(self, tool: Tool, ctx: CallContext, arguments: Json) -> ToolReturn:
-        if inspect.iscoroutinefunction(tool.fn):
-            return await tool.fn(ctx, **arguments)
-        value = await self._scope.threads.run(lambda: tool.fn(ctx, **arguments))
-        return await value if inspect.isawaitable(value) else value
+        try:
+            if inspect.iscoroutinefunction(tool.fn):
+                return await tool.fn(ctx, **arguments)
+            value = await self._scope.threads.run(lambda: tool.fn(ctx, **arguments))
+            return await value if inspect.isawaitable(value) else value
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            # A tool's exit is an answer for the model, not the end of the worker's event loop.
+            raise RuntimeError(f"the tool raised {type(error).__name__}: {error}") from error
+        except asyncio.CancelledError as error:
+            if _is_cancelling():
+                raise
+            raise RuntimeError("the tool was cancelled from within") from error
 
     async def _normalise(self, ctx: CallContext, value: ToolReturn) -> Ended:
         """Make the stored result: text for the model, artifacts for what is bulky."""
@@ -175,7 +184,7 @@ class ToolRunner:
         for item in output.artifacts:
             await ctx.artifact(item.name, item.media_type, item.data)
         text = output.content if isinstance(output.content, str) else _dump(output.content)
-        text = text.replace("\x00", "")
+        text = storable_text(text)
         limit = self._scope.settings.tool.inline_result_bytes
         raw = text.encode()
         if len(raw) > limit:
@@ -218,6 +227,12 @@ class ToolRunner:
         )
 
 
+def _is_cancelling() -> bool:
+    """Tell whether somebody asked the current task to stop (a cancel, a stop, a timeout)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _dump(value: Json) -> str:
     try:
         return json_codec.dumps_text(value)
@@ -238,4 +253,4 @@ def _failed(
 ) -> Ended:
     """Word a failure for the model: which tool, what kind, why, and to think again."""
     text = f"Tool {name} failed ({error_type}): {cause}\nReconsider the call before trying again."
-    return Ended(status, text.replace("\x00", ""), error_type)
+    return Ended(status, storable_text(text), error_type)

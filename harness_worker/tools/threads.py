@@ -5,9 +5,11 @@ slot stays taken until it ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from harness_common.core.errors import Limited
@@ -44,30 +46,44 @@ class ToolThreads:
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
 
-        def settle(value: T | None, error: BaseException | None) -> None:
-            self._slots.release()
-            if future.cancelled():
-                self.abandoned -= 1
-            elif error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(cast("T", value))
-
         def body() -> None:
-            value, failure = None, None
-            try:
-                value = context.run(fn)
-            except BaseException as error:  # noqa: BLE001 - handed to whoever awaits
-                failure = error
-            try:
-                loop.call_soon_threadsafe(settle, value, failure)
-            except RuntimeError:
-                return  # the loop is closed: the process is going away
+            value, failure = _outcome(partial(context.run, fn))
+            # The loop is closed when the process is going away.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._settle, future, value, failure)
 
-        threading.Thread(target=body, name="tool", daemon=True).start()
+        try:
+            threading.Thread(target=body, name="tool", daemon=True).start()
+        except RuntimeError:
+            self._slots.release()
+            raise
         try:
             return await future
         except asyncio.CancelledError:
             if future.cancelled():
                 self.abandoned += 1
             raise
+
+    def _settle(
+        self, future: asyncio.Future[T], value: T | None, failure: Exception | None
+    ) -> None:
+        """Hand a thread's outcome to whoever awaits it, on the loop."""
+        self._slots.release()
+        if future.cancelled():
+            self.abandoned -= 1
+        elif failure is not None:
+            future.set_exception(failure)
+        else:
+            future.set_result(cast("T", value))
+
+
+def _outcome(fn: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """Call `fn`; an exit or a stray `StopIteration` becomes an error that a future can carry."""
+    try:
+        return fn(), None
+    except StopIteration as error:
+        return None, RuntimeError(f"the tool raised StopIteration: {error}")
+    except Exception as error:  # noqa: BLE001 - handed to whoever awaits
+        return None, error
+    except BaseException as error:  # noqa: BLE001 - it would end the event loop
+        return None, RuntimeError(f"the tool raised {type(error).__name__}: {error}")

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -201,13 +203,31 @@ async def test_waking_many_whose_times_come_while_the_loop_looks(play, db, datab
 # ── reap ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+async def reaper(shared: Shared) -> ReapLoop:
+    """Return a reaper that has watched Postgres for a whole lease."""
+    loop, look = ReapLoop(shared), await look_once(shared)
+    lease = timedelta(seconds=shared.settings.worker.lease_s)
+    for quarter in (4, 3, 2, 1):
+        loop.watch(replace(look, now=look.now - lease * quarter / 4))
+    return loop
+
+
+async def test_a_postgres_outage_condemns_nobody(play, db, shared):
+    """INV20: after a gap in its own looks the reaper watches a lease before it judges silence."""
+    run_id = await play.start()
+    await play.claim(run_id, await make_worker(db, silent_s=60))
+    loop, look = ReapLoop(shared), await look_once(shared)
+    assert await loop.run_once(look) == 0
+    assert await loop.run_once(replace(look, now=look.now + timedelta(hours=1))) == 0
+
+
 async def test_the_runs_of_a_silent_worker_are_given_back_at_once(play, db, shared):
     """INV8, INV6, INV2."""
     dead, alive = await make_worker(db, silent_s=60), await make_worker(db)
     lost, kept = await play.start(), await play.start()
     stale = await play.claim(lost, dead)
     await play.claim(kept, alive)
-    assert await once(ReapLoop(shared), shared) == 2
+    assert await once(await reaper(shared), shared) == 2
     run = await play.read(lost)
     assert (run.claim_id, run.state.deaths, run.version, run.state.status) == (
         None,
@@ -221,7 +241,7 @@ async def test_the_runs_of_a_silent_worker_are_given_back_at_once(play, db, shar
     with pytest.raises(Conflict):
         await play.settle(stale, say("late"))
     await play.step(lost, say("again"))
-    assert await once(ReapLoop(shared), shared) == 0
+    assert await once(await reaper(shared), shared) == 0
     await play.check_whole(lost)
 
 
@@ -231,7 +251,7 @@ async def test_a_slow_step_is_no_death(play, db, shared):
     run_id = await play.start()
     run = await play.claim(run_id, alive)
     await make_due(db)
-    assert await once(ReapLoop(shared), shared) == 0
+    assert await once(await reaper(shared), shared) == 0
     assert (await play.read(run_id)).claim_id == run.claim_id
     assert ((await look_once(shared)).due_in_s or 0) > 1, "looked at again later"
     assert await once(DispatchLoop(shared), shared) == 0
@@ -240,7 +260,7 @@ async def test_a_slow_step_is_no_death(play, db, shared):
 async def test_doorbells_that_a_dead_worker_may_have_swallowed_are_rung_again(play, db, shared):
     await make_worker(db, silent_s=60)
     run_id = await play.start()
-    await once(ReapLoop(shared), shared)
+    await once(await reaper(shared), shared)
     assert await once(DispatchLoop(shared), shared) == 1
     assert shared.bell.taken() == [run_id]
 
@@ -250,7 +270,7 @@ async def test_poison_is_put_aside(play, db, shared):
     run_id = await play.start()
     for _ in range(5):
         await play.claim(run_id, await make_worker(db, silent_s=60))
-        await once(ReapLoop(shared), shared)
+        await once(await reaper(shared), shared)
     run = await play.read(run_id)
     assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "poisoned")
     assert await play.running() == 0
@@ -264,7 +284,7 @@ async def test_a_run_whose_owner_is_unknown_is_found(play, shared):
     run_id = await play.start()
     await play.claim(run_id, uuid4())
     assert (await look_once(shared)).orphaned
-    assert await once(ReapLoop(shared), shared) == 1
+    assert await once(await reaper(shared), shared) == 1
     assert shared.bell.taken() == [run_id]
 
 
@@ -379,7 +399,7 @@ async def test_the_writes_of_an_old_leader_are_refused(db):
     before = await sql(db, "SELECT * FROM runs ORDER BY id")
     slots = await sql(db, "SELECT running, granted FROM tenant_slots")
     assert await once(DispatchLoop(old), old) == 0
-    for loop in (WakeLoop(old), AdmitLoop(old), ReapLoop(old)):
+    for loop in (WakeLoop(old), AdmitLoop(old), await reaper(old)):
         with pytest.raises(Conflict):
             await once(loop, old)
     assert await sql(db, "SELECT * FROM runs ORDER BY id") == before
@@ -394,7 +414,7 @@ async def test_an_old_leader_declares_nobody_dead(play, db):
     await sql(db, "UPDATE leader SET until = clock_timestamp() - interval '1 ms'")
     await lead(db)
     with contextlib.suppress(Conflict):
-        await once(ReapLoop(old), old)
+        await once(await reaper(old), old)
     assert await sql(db, "SELECT died_at FROM workers") == [{"died_at": None}]
 
 

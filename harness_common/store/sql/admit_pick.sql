@@ -1,3 +1,8 @@
 -- The next queued runs of a tenant: priority (0 first), then age.
-SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND status = 'queued'
+SELECT
+    tenant_id, id, session_id, agent_id, agent_name, agent_version, queue, priority, trace_id, prev_run_id, attempt,
+    fence, claim_id, claimed_by, committed_by, last_input_n, rings, status, version, step, next_kind, turn, failures,
+    limited, deaths, messages, memo, started, cancel_requested, not_before, stop_reason, error, output, input_tokens,
+    output_tokens, cost_usd, limits, retry
+FROM runs WHERE tenant_id = %(tenant_id)s AND status = 'queued'
 ORDER BY priority, queued_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED

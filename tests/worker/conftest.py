@@ -1,0 +1,12 @@
+"""The fixtures of the store serve here too: a worker's parts over a real Postgres."""
+
+from tests.store.conftest import (
+    anyio_backend,
+    database_url,
+    db,
+    play,
+    store_postgres,
+    tenant_id,
+)
+
+__all__ = ["anyio_backend", "database_url", "db", "play", "store_postgres", "tenant_id"]
