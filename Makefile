@@ -22,6 +22,9 @@ help: ## List these commands
 
 setup: $(STAMP) ## Make .venv from requirements.lock (does nothing when it is up to date)
 
+# Where HOME cannot be written (an unprivileged account in a container), uv keeps its cache in the environment.
+UV_ENV := $(shell test -w "$$HOME" || echo UV_CACHE_DIR=$(CURDIR)/$(VENV)/.uv-cache)
+
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null \
 		|| { echo "setup: '$(PYTHON)' was not found. Install Python 3.11 or newer, or say which: make setup PYTHON=/path/to/python3" >&2; exit 1; }
@@ -33,8 +36,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@awk '/^uv==/ {on=1} on {print} on && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.txt
 	@test -s $(VENV)/uv.txt || { echo "setup: requirements.lock does not pin uv; run 'make lock' where it is installed." >&2; exit 1; }
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.txt
-	$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements.lock
-	$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
+	$(UV_ENV) $(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements.lock
+	$(UV_ENV) $(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
 	@touch $@
 
 demo: setup ## Start everything, run the analyst example, kill its worker half-way, show the outcome
@@ -79,7 +82,7 @@ docs: diagrams ## Regenerate what is generated, then check every link of the doc
 	$(PY) -m pytest tests/test_house.py -k docs -q
 
 lock: setup ## Resolve pyproject.toml again into requirements.lock (keeps pins that still fit)
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes \
+	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes \
 		--no-emit-index-url --no-header --universal --python-version 3.11 --quiet \
 		-o requirements.lock $(ARGS)
 

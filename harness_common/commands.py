@@ -131,7 +131,7 @@ async def retry_run(
         request = StartRun(
             agent=source.agent_name,
             agent_version=source.agent_version,
-            input="",
+            input=source.input,
             session_id=source.session_id,
             priority=source.priority,
             created_by=created_by,

@@ -7,6 +7,8 @@ setting that does not exist is refused.
 
 from __future__ import annotations
 
+import difflib
+import os
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -162,7 +164,27 @@ class Settings(BaseSettings):
         return self.redis_url
 
 
+_NOT_SETTINGS = {
+    "HARNESS_INCARNATION",
+    "HARNESS_WORKER_NAME",
+    "HARNESS_API_URL",
+    "HARNESS_API_KEY",
+    "HARNESS_DEMO_MODEL",
+}
+"""Variables of the same prefix that are read elsewhere: worker process, client, demo."""
+
+
 @cache
 def settings() -> Settings:
-    """Read the settings of this process once."""
+    """Read the settings of this process once; a misspelt `HARNESS_` variable is refused.
+
+    Only what looks like a known name is: Kubernetes puts `HARNESS_SERVICE_HOST` and the like there.
+    """
+    known = {f"HARNESS_{name.upper()}" for name in Settings.model_fields}
+    for name in os.environ:
+        if not name.startswith("HARNESS_") or name.split("__")[0] in known | _NOT_SETTINGS:
+            continue
+        close = difflib.get_close_matches(name.split("__")[0], known, 1, cutoff=0.85)
+        if close:
+            raise SystemExit(f"{name} is not a setting of Harness; did you mean {close[0]}?")
     return Settings()

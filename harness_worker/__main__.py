@@ -27,6 +27,7 @@ from harness_common.embedded.process import spawn
 from harness_common.settings import Settings, settings
 from harness_common.store.db import sql
 from harness_common.telemetry.logs import configure_logging
+from harness_worker.tools.registry import ToolRegistry
 
 log = structlog.get_logger()
 
@@ -74,6 +75,8 @@ class Supervisor:
         name = f"steps-{number}-{incarnation.hex[:6]}"
         process = spawn(
             [sys.executable, "-m", "harness_worker.child"],
+            # A drain that lost its supervisor has nobody to report to: recovery does the rest.
+            death_signal=signal.SIGKILL,
             env={
                 **os.environ,
                 **self._environment,
@@ -172,6 +175,13 @@ def main() -> int:
     os.environ.update(environment)
     config = settings()
     configure_logging(config.log)
+    try:
+        ToolRegistry.from_settings(config)
+    except Exception as error:  # noqa: BLE001 - user modules may raise anything at import
+        log.error(
+            "tools.not_loaded", tools=config.worker.tools, error=f"{type(error).__name__}: {error}"
+        )
+        return 2
     supervisor = Supervisor(config, args.processes or config.worker.processes, environment)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, supervisor.stop)

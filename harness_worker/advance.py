@@ -20,6 +20,7 @@ import structlog
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import HarnessError, LostOwnership
+from harness_common.core.ids import encode
 from harness_common.core.inputs import Input, Released, StepDone, StepFailed
 from harness_common.core.message import Message
 from harness_common.core.retry import classify
@@ -67,7 +68,7 @@ async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) 
         runtime.counters.lost_ownership += 1
         return "lost ownership"
     except DatabaseUnavailable as error:
-        log.warning("step.database_unavailable", run_id=str(run_id), error=str(error))
+        log.warning("step.database_unavailable", run_id=encode("run", run_id), error=str(error))
         return "database unavailable"
     finally:
         runtime.held.pop(run_id, None)
@@ -83,7 +84,7 @@ async def _take_lease(runtime: Runtime, held: Held) -> bool:
     try:
         held.leased = await runtime.leases.take(held.run_id, held.lease)
     except RedisFault as error:
-        log.warning("lease.unavailable", run_id=str(held.run_id), error=str(error))
+        log.warning("lease.unavailable", run_id=encode("run", held.run_id), error=str(error))
         held.leased = True  # the reply may be what got lost: renew and release it like a lease
     return held.leased
 
@@ -95,7 +96,7 @@ async def _release_lease(runtime: Runtime, held: Held) -> None:
     try:
         await runtime.leases.release(held.run_id, held.lease)
     except RedisFault as error:
-        log.warning("lease.release_failed", run_id=str(held.run_id), error=repr(error))
+        log.warning("lease.release_failed", run_id=encode("run", held.run_id), error=repr(error))
 
 
 def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
@@ -172,7 +173,9 @@ async def _one_step(
 def _failed(run: StoredRun, error: Exception, started_at: datetime) -> StepFailed:
     """Make the input of an attempt that raised; what nobody named is logged with its trace."""
     if not isinstance(error, HarnessError):
-        log.error("step.crashed", run_id=str(run.id), step=run.state.step + 1, exc_info=error)
+        log.error(
+            "step.crashed", run_id=encode("run", run.id), step=run.state.step + 1, exc_info=error
+        )
     return StepFailed(classify(error), started_at, random.random())
 
 

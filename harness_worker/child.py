@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import platform
 import signal
 import sys
 import warnings
@@ -38,7 +39,7 @@ def main() -> None:
         # full.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     worker = app.Worker(
-        hostname=f"{process.name}@%h",
+        hostname=f"{process.name}@{platform.node()}",
         pool_cls=TaskPool,
         concurrency=config.worker.concurrency,
         queues=list(config.worker.queues),

@@ -15,6 +15,7 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
+from harness_common.core.ids import encode
 from harness_common.core.inputs import Released
 from harness_common.core.rules import advance as advance_state
 from harness_common.store.apply import Write, apply, read_run
@@ -53,7 +54,7 @@ async def beat(runtime: Runtime) -> None:
         try:
             await _heed(runtime, row)
         except Exception:  # one run that cannot be read must not silence the heartbeat
-            log.exception("claim.not_given_back", run_id=str(row["run_id"]))
+            log.exception("claim.not_given_back", run_id=encode("run", row["run_id"]))
 
 
 async def _heed(runtime: Runtime, row: Row) -> None:
@@ -108,7 +109,7 @@ async def give_back(runtime: Runtime, tenant_id: UUID, run_id: UUID, claim_id: U
         runtime.bell.ring(
             Doorbell(tenant_id, run_id, run.version, run.queue, run.priority, trace_id=run.trace_id)
         )
-        log.info("claim.given_back", run_id=str(run_id))
+        log.info("claim.given_back", run_id=encode("run", run_id))
 
 
 async def heartbeat_loop(runtime: Runtime) -> None:

@@ -37,12 +37,23 @@ from harness_common.contracts.tool import (
     ToolSpec,
     WaitUntil,
 )
-from harness_common.core.errors import Invalid
+from harness_common.core.errors import (
+    Denied,
+    Invalid,
+    Limited,
+    Permanent,
+    Transient,
+    UnknownOutcome,
+)
 from harness_common.core.message import Json
 
 __all__ = [
+    "Denied",
     "EffectClass",
+    "Invalid",
+    "Limited",
     "NewArtifact",
+    "Permanent",
     "Reach",
     "SandboxTier",
     "Tool",
@@ -50,6 +61,8 @@ __all__ = [
     "ToolOutput",
     "ToolReturn",
     "ToolSpec",
+    "Transient",
+    "UnknownOutcome",
     "WaitUntil",
     "tool",
 ]

@@ -18,6 +18,11 @@ STEP_TASK: Final = "harness.step"
 PRIORITY_STEPS: Final = (0, 3, 6, 9)
 
 
+def step_queue(name: str) -> Queue:
+    """Declare a queue of doorbells. Whoever rings and whoever listens declare it alike."""
+    return Queue(name, Exchange(name), routing_key=name, queue_arguments={"x-max-priority": 10})
+
+
 def celery_config(config: Settings) -> dict[str, Any]:
     """Build the Celery configuration from ours."""
     names = dict.fromkeys(("steps.default", *config.worker.queues))
@@ -34,10 +39,7 @@ def celery_config(config: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_create_missing_queues": False,
-        "task_queues": [
-            Queue(n, Exchange(n), routing_key=n, queue_arguments={"x-max-priority": 10})
-            for n in names
-        ],
+        "task_queues": [step_queue(name) for name in names],
         "task_default_queue": "steps.default",
         "task_default_priority": 6,
         "task_track_started": False,

@@ -10,17 +10,22 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
 import structlog
 from celery import Celery
 
-from harness_common.broker.app import STEP_TASK
+from harness_common.broker.app import STEP_TASK, step_queue
 
 log = structlog.get_logger()
 _LIMIT: Final = 100_000
 _BATCH: Final = 200
+
+
+_queue = lru_cache(maxsize=1_000)(step_queue)
+"""Any queue that an agent names can be rung, also one that this process does not listen to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Bell:
             args=(bell.tenant_id.hex, bell.run_id.hex, bell.version),
             task_id=bell.task_id,
             producer=producer,
-            queue=bell.queue,
+            queue=_queue(bell.queue),
             priority=bell.priority,
             headers={"trace_id": bell.trace_id, "ring": bell.ring},
             argsrepr=f"(run_{bell.run_id.hex}, v{bell.version}, tenant {bell.tenant_id.hex})",

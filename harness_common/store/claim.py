@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from harness_common.core.context import closed_history
+from harness_common.core.ids import encode
 from harness_common.core.message import Message, loads
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied
@@ -81,7 +82,7 @@ def _claimed_or_none(row: Row) -> Claimed | None:
     try:
         return _claimed(row)
     except (KeyError, TypeError, ValueError) as error:
-        log.error("run.unreadable", run_id=str(row["id"]), error=repr(error))
+        log.error("run.unreadable", run_id=encode("run", row["id"]), error=repr(error))
         return None
 
 

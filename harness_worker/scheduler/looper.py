@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from harness_common.broker.publish import Bell, Doorbell
 from harness_common.coord.lease import Leases
 from harness_common.core.errors import Conflict, HarnessError
+from harness_common.core.ids import encode
 from harness_common.core.inputs import Input
 from harness_common.core.rules import advance
 from harness_common.settings import Settings
@@ -83,7 +84,7 @@ class Shared:
                 run = run_from_row(row)
                 out.append(Write(run, advance(run.state, inputs(len(out)), now), now))
             except (HarnessError, KeyError, TypeError, ValueError) as error:
-                log.error("run.skipped", run_id=str(row["id"]), error=repr(error))
+                log.error("run.skipped", run_id=encode("run", row["id"]), error=repr(error))
                 self.count("runs_skipped")
         return out
 

@@ -18,6 +18,7 @@ import structlog
 
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import IllegalTransition
+from harness_common.core.ids import encode
 from harness_common.core.inputs import OwnerLost, Released
 from harness_common.core.rules import advance
 from harness_common.store.apply import Write, apply, lock_run
@@ -159,7 +160,7 @@ class ReapLoop:
                 recovered += await self._recover_one(row)
             except (IllegalTransition, KeyError, TypeError, ValueError) as error:
                 # A run that cannot be read or moved must not hold up its neighbours (INV15).
-                log.error("run.skipped", run_id=str(row["run_id"]), error=repr(error))
+                log.error("run.skipped", run_id=encode("run", row["run_id"]), error=repr(error))
         return recovered
 
     async def _recover_one(self, row: Row) -> int:
@@ -175,12 +176,12 @@ class ReapLoop:
             (applied,) = await apply(conn, [write], timeout_s=shared.db.timeout_s)
         if applied is None:
             return 0
-        log.info("run.recovered", run_id=str(run.id), worker=row["name"], why=lost.why)
+        log.info("run.recovered", run_id=encode("run", run.id), worker=row["name"], why=lost.why)
         try:
             async with asyncio.timeout(REDIS_PATIENCE_S):
                 await shared.leases.break_lease(run.id, row["claimed_by"])
         except RedisFault:
-            log.info("lease.break_failed", run_id=str(run.id))
+            log.info("lease.break_failed", run_id=encode("run", run.id))
         shared.ring(applied)
         return 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
+from harness_worker.tools.runner import declared_tool
 
 
 async def run(ctx: StepContext) -> ModelAnswered:
@@ -15,7 +16,7 @@ async def run(ctx: StepContext) -> ModelAnswered:
     """
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)
-    tools = [runtime.tools.get(name).spec for name in spec.tools]
+    tools = [declared_tool(runtime.tools, name).spec for name in spec.tools]
     request = ChatRequest(
         model=spec.model.partition("/")[2],
         messages=ctx.history + ctx.messages,

@@ -41,11 +41,29 @@ from harness_common.store.json_codec import storable_text
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.ledger import Ledger
+from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
 log = structlog.get_logger()
 
 TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
+
+
+class ToolNotHere(Transient):
+    """The agent declares a tool that this worker process does not have: another may."""
+
+    code = "TOOL_NOT_HERE"
+
+
+def declared_tool(registry: ToolRegistry, name: str) -> Tool:
+    """Return a tool that an agent declares; `ToolNotHere` lets the step be tried elsewhere."""
+    try:
+        return registry.get(name)
+    except NotFound as error:
+        raise ToolNotHere(
+            f"this worker has no tool {name!r}; start workers with `--tools` and its module",
+            tool=name,
+        ) from error
 
 
 class ToolRunner:
@@ -59,7 +77,7 @@ class ToolRunner:
         """Tell whether a call must not run beside others."""
         try:
             return self._tool(call).spec.effect is EffectClass.WRITE
-        except NotFound:
+        except (NotFound, ToolNotHere):
             return False
 
     async def run(self, call: PendingCall) -> CallOutcome:
@@ -76,6 +94,8 @@ class ToolRunner:
         try:
             tool = self._tool(call)
             validate_arguments(tool.spec, call.arguments)
+        except ToolNotHere:
+            raise
         except HarnessError as error:
             return self._outcome(call, None, _refused(call.name, error))
         if call.resume_at is not None and call.resume_at > self._scope.clock():
@@ -97,7 +117,7 @@ class ToolRunner:
                 f"there is no tool {call.name!r} here; the tools are: {known}",
                 code="TOOL_NOT_FOUND",
             )
-        return self._scope.registry.get(call.name)
+        return declared_tool(self._scope.registry, call.name)
 
     async def _run_write(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run an effect at most once: intent first, result as soon as it is known."""
@@ -153,9 +173,12 @@ class ToolRunner:
             raise  # ours, not the tool's: nothing is known about the effect
         except HarnessError as error:
             ended = _refused(spec.name, error)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is the model's answer
+        except Exception as error:
             ended = _failed(spec.name, type(error).__name__, str(error)[:2000])
-            log.info("tool.raised", tool=spec.name, error_type=type(error).__name__)
+            if spec.effect is EffectClass.WRITE:
+                # Nobody named it, so nobody knows whether the effect happened before it was raised.
+                ended = replace(ended, status=CallStatus.UNKNOWN)
+            log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
         return replace(
             ended,
             artifacts=tuple(ctx.artifacts),

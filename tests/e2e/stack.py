@@ -102,6 +102,11 @@ class Stack:
         self.processes[name] = spawn(self._argv[name], env=self.env, stdout=log)
         log.close()
 
+    def add_worker(self, name: str, *arguments: str) -> None:
+        """Start one more worker supervisor with one process."""
+        self._argv[name] = [sys.executable, "-m", "harness_worker", "--processes", "1", *arguments]
+        self.start(name)
+
     def kill(self, name: str) -> None:
         """Kill -9 a process that this stack started."""
         self.processes[name].send_signal(signal.SIGKILL)
