@@ -131,7 +131,7 @@ async def retry_run(
         request = StartRun(
             agent=source.agent_name,
             agent_version=source.agent_version,
-            input=source.input,
+            input="",  # the source's, copied by start_insert.sql
             session_id=source.session_id,
             priority=source.priority,
             created_by=created_by,

@@ -53,12 +53,19 @@ class DevOptions:
     """Worker processes."""
     worker_grace_s: float = 10.0
     start_timeout_s: float = 60.0
+    tools: Sequence[str] = ()
+    """Modules with user tools; empty leaves it to the environment."""
     demo_model: str | None = None
     """The model of the agent `demo`, made at first start; None makes none."""
 
     @classmethod
     def from_settings(
-        cls, config: Settings, *, flower_port: int | None = 5555, processes: int | None = None
+        cls,
+        config: Settings,
+        *,
+        flower_port: int | None = 5555,
+        processes: int | None = None,
+        tools: Sequence[str] = (),
     ) -> Self:
         """Take everything else from the settings."""
         return cls(
@@ -70,8 +77,20 @@ class DevOptions:
             flower_port=flower_port,
             processes=processes or config.worker.processes,
             worker_grace_s=config.worker.grace_s,
+            tools=tuple(tools),
             demo_model=config.model.default_model,
         )
+
+    def env(self, data_dir: Path) -> dict[str, str]:
+        """Return what all processes are told, but for the databases."""
+        told = {
+            "HARNESS_DATA_DIR": str(data_dir),
+            "HARNESS_API__HOST": self.api_host,
+            "HARNESS_API__PORT": str(self.api_port),
+        }
+        if self.tools:
+            told["HARNESS_WORKER__TOOLS"] = json.dumps(list(self.tools))
+        return told
 
     @property
     def api_url(self) -> str:
@@ -216,11 +235,7 @@ class _Dev:
 
     def _start_servers(self) -> dict[str, str]:
         """Start what is missing and return the environment of all processes."""
-        env = {
-            "HARNESS_DATA_DIR": str(self._data_dir),
-            "HARNESS_API__HOST": self._options.api_host,
-            "HARNESS_API__PORT": str(self._options.api_port),
-        }
+        env = self._options.env(self._data_dir)
         urls = {
             "HARNESS_DATABASE_URL": (self._options.database_url, EmbeddedPostgres),
             "HARNESS_REDIS_URL": (self._options.redis_url, EmbeddedValkey),

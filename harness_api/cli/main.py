@@ -50,12 +50,26 @@ for name, commands in {
     app.add_typer(commands, name=name)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"harness {version('harness')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     url: Annotated[
         str | None,
         typer.Option("--url", help="The API. Default: HARNESS_API_URL, else a `harness dev`."),
     ] = None,
+    _asked: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
 ) -> None:
     if url is not None:
         os.environ["HARNESS_API_URL"] = url

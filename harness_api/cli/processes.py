@@ -14,11 +14,19 @@ import typer
 
 from harness_api.cli.options import examples
 
+Tools = Annotated[list[str] | None, typer.Option(help="A module with your tools. May be repeated.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     add = app.command
-    add(epilog=examples("harness dev", "HARNESS_API__PORT=8800 harness dev --no-flower"))(dev)
+    add(
+        epilog=examples(
+            "harness dev",
+            "harness dev --tools my_company.tools",
+            "HARNESS_API__PORT=8800 harness dev --no-flower",
+        )
+    )(dev)
     add(epilog=examples("harness api --port 8800"))(api)
     add(
         epilog=examples(
@@ -38,13 +46,17 @@ def dev(
     processes: Annotated[
         int | None, typer.Option(min=1, max=64, help="Worker processes. Default: settings.")
     ] = None,
+    tools: Tools = None,
 ) -> None:
     """Start everything on this machine, databases included, until Ctrl-C."""
     from harness_api.cli.dev import DevOptions, run_dev
     from harness_common.settings import settings
 
     options = DevOptions.from_settings(
-        settings(), flower_port=None if no_flower else flower_port, processes=processes
+        settings(),
+        flower_port=None if no_flower else flower_port,
+        processes=processes,
+        tools=tools or (),
     )
     raise typer.Exit(run_dev(options))
 
@@ -70,9 +82,7 @@ def worker(
         int | None, typer.Option(min=1, help="Steps held at once by each process.")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, max=256, help="Processes.")] = None,
-    tools: Annotated[
-        list[str] | None, typer.Option(help="A module with your tools. May be repeated.")
-    ] = None,
+    tools: Tools = None,
 ) -> None:
     """Work on steps."""
     _need_services()

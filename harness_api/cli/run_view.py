@@ -123,5 +123,11 @@ def print_outcome(run: Run) -> None:
         print(f"\nResult{scripted(run.scripted)}:\n\n{clean(run.output)}")
     if run.needs_a_person:
         print(f"\nIt waits for a person. `harness runs cancel {run.id}` stops it.")
+    elif (run.error or {}).get("category") == "permanent":
+        # A retry keeps the pinned version of the agent, and so the reason why it failed.
+        print(
+            f"\nFix the agent (`harness agents apply FILE`), then `harness runs submit "
+            f"{run.agent.name} …` again: a retry would keep version {run.agent.version}."
+        )
     elif run.is_over and run.status != OUTCOME_OK:
         print(f"\n`harness runs retry {run.id}` goes on from its last checkpoint.")

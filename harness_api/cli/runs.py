@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 app = group("Start runs, watch them, stop them.")
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Show it live until it is over.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Show it live until it is over or needs a person.")
+]
 Wait = Annotated[
     bool, typer.Option("--wait", "-w", help="Wait until it is over; print its result.")
 ]
@@ -128,7 +130,7 @@ def follow(
     after: Annotated[int, typer.Option(min=0, help="Only events with a greater seq.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Show a run live until it is over; exit code 0 if it succeeded, else 1."""
+    """Show a run live until it is over or needs a person; exit code 0 if it succeeded, else 1."""
     with connect() as client:
         run = client.runs.get(run_id)
         if not as_json:

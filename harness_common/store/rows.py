@@ -26,7 +26,6 @@ class StoredRun:
     queue: str
     priority: int
     trace_id: str
-    input: str
     prev_run_id: UUID | None
     attempt: int
     fence: int
@@ -85,7 +84,6 @@ def run_from_row(row: dict[str, Any]) -> StoredRun:
         queue=row["queue"],
         priority=row["priority"],
         trace_id=row["trace_id"],
-        input=row.get("input") or "",
         prev_run_id=row["prev_run_id"],
         attempt=row["attempt"],
         fence=row["fence"],

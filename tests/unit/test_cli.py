@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -278,6 +279,62 @@ def test_follow_as_json_is_lines_that_end_with_the_run(server, harness):
     assert items[-1]["run"]["status"] == "failed"
 
 
+WAITING = event(2, "run.waiting", None, **{"for": "unknown_effect", "calls": ["2.0"]})
+
+
+@pytest.mark.parametrize("status", ["waiting_approval", "waiting_input"])
+def test_follow_ends_when_the_run_needs_a_person(server, harness, status):
+    going, waits = Answer(body=run_view("running")), Answer(body=run_view(status))
+    server.on("POST /v1/runs", Answer(202, run_view()))
+    server.on(f"POST {ONE}/retry", Answer(202, run_view()))
+    server.on(f"GET {ONE}/stream", stream(EVENTS[0], WAITING, event(3, "of.tomorrow")))
+    server.on(f"GET {ONE}/events", page(event(3, "run.cancel_requested", by="me")))
+    for argv in (["submit", "a", "hi", "--follow"], ["retry", RUN, "--follow"]):
+        server.on(f"GET {ONE}", going, waits)
+        done = harness("runs", *argv)
+        assert done.code == 1
+        assert f"waits for a person. `harness runs cancel {RUN}`" in done.out.splitlines()[-1]
+        assert "asks to cancel" in done.out
+        assert "of.tomorrow" not in done.out
+    assert harness("runs", "wait", RUN).out.splitlines()[-1] == done.out.splitlines()[-1]
+
+
+def test_follow_of_a_run_that_waits_already_ends_at_once(server, harness):
+    server.on(f"GET {ONE}", Answer(body=run_view("waiting_approval")))
+    server.on(f"GET {ONE}/events", page(EVENTS[0], WAITING))
+    done = harness("runs", "follow", RUN, "--json")
+    assert done.code == 1
+    items = [json.loads(line) for line in done.out.splitlines()]
+    assert [i["type"] for i in items] == ["run.created", "run.waiting", "result"]
+    assert server.requests(f"GET {ONE}/stream") == []
+
+
+def test_follow_goes_on_after_a_wait_that_is_over(server, harness):
+    going = Answer(body=run_view("running"))
+    server.on(f"GET {ONE}", going, going, going, Answer(body=run_view("succeeded")))
+    server.on(f"GET {ONE}/stream", stream(EVENTS[0], WAITING, event(3, "of.tomorrow"), END))
+    done = harness("runs", "follow", RUN)
+    assert done.code == 0
+    assert "of.tomorrow" in done.out
+
+
+@pytest.mark.parametrize(
+    ("status", "category", "retry"),
+    [
+        ("failed", "permanent", False),
+        ("failed", "transient", True),
+        ("failed", "limited", True),
+        ("cancelled", None, True),
+    ],
+)
+def test_a_retry_is_advised_only_where_it_may_help(server, harness, status, category, retry):
+    error = {"category": category, "code": "C", "message": "m"} if category else None
+    server.on(f"GET {ONE}", Answer(body=run_view(status, error=error)))
+    out = harness("runs", "wait", RUN).out
+    assert (f"harness runs retry {RUN}" in out) is retry
+    assert ("harness runs submit a" in out) is not retry
+
+
 def test_cancel_and_retry(server, harness):
     server.on(f"POST {ONE}/cancel", Answer(202, run_view("cancelling")))
     server.on(f"POST {ONE}/retry", Answer(202, run_view()))
@@ -369,6 +426,20 @@ def test_tenant(server, harness):
 
 
 # -- processes and the doctor ----------------------------------------------------------------------
+
+
+def test_version(harness):
+    done = harness("--version")
+    assert (done.code, done.out) == (0, f"harness {version('harness')}\n")
+
+
+def test_dev_tells_its_processes_the_tool_modules(harness, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("harness_api.cli.dev.run_dev", lambda options: seen.append(options) or 0)
+    assert harness("dev", "--tools", "m.a", "--tools", "m.b").code == 0
+    assert harness("dev").code == 0
+    assert seen[0].env(tmp_path)["HARNESS_WORKER__TOOLS"] == '["m.a", "m.b"]'
+    assert "HARNESS_WORKER__TOOLS" not in seen[1].env(tmp_path)
 
 
 def test_a_worker_is_told_what_was_given():

@@ -1,5 +1,7 @@
 """The fixtures of the store serve here too: a worker's parts over a real Postgres."""
 
+from __future__ import annotations
+
 from tests.store.conftest import (
     anyio_backend,
     database_url,

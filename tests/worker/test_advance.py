@@ -1,108 +1,83 @@
+"""Answering a doorbell: what the step is given, and what an attempt that breaks leaves behind."""
+
+from __future__ import annotations
+
 import asyncio
-from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
 
+from harness_common.contracts.tool import EffectClass
 from harness_common.core.message import user
-from harness_worker import advance as adv
-from harness_worker import runtime as rtmod
+from harness_common.store.db import DatabaseUnavailable
 from harness_worker.advance import answer
-from tests.store.play import say, sql
-from tests.worker.runtime import make_runtime
+from harness_worker.steps import tools
+from tests.store.play import say
+from tests.worker.runtime import claim_tools_step, make_runtime, make_tool
 
 
-async def test_context_lost_by_eviction(play, db, monkeypatch):
-    """`have` is taken before the claim, the messages after it: an eviction between them cuts the context."""
-    monkeypatch.setattr(rtmod, "_CACHED_RUNS", 1)
-    rt = await make_runtime(db)
-    run_id = await play.start("the question")
-    rt.remember(run_id, (user("the question"),))
+async def test_an_eviction_during_the_claim_does_not_cut_the_context(play, db):
+    """INV1: the model would be asked without the committed messages that the claim left out."""
     seen = []
 
-    async def step(ctx):
-        seen.append(ctx.messages)
-        return say("x")
+    async def chat(request):
+        seen.append(request.messages)
 
-    monkeypatch.setattr(adv, "STEPS", {"model": step})
-    task = asyncio.create_task(answer(rt, play.tenant_id, run_id, 1))
+    runtime = await make_runtime(db, chat=chat)
+    run_id = await play.start("the question")
+    runtime.remember(run_id, (user("the question"),))
+    task = asyncio.create_task(answer(runtime, play.tenant_id, run_id, 1))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # waits for the claim
-    rt.remember(uuid4(), (user("another run"),))  # another run commits
+    await asyncio.sleep(0)  # now it waits for the claim
+    runtime.remember(uuid4(), (user("x" * 20_000_000),))  # another run fills the cache
+    assert runtime.known_messages(run_id) == ()
     await task
-    assert len(seen[0]) == 1, f"the model was asked with {seen[0]}"
+    assert [len(messages) for messages in seen] == [1]
 
 
-async def test_a_tool_that_lets_cancelled_error_out(play, db, monkeypatch):
-    """No failure is counted: the run is rung and run again for ever."""
-    rt = await make_runtime(db)
-    run_id = await play.start()
+async def test_a_step_that_is_cancelled_from_within_has_failed(play, db):
+    """INV15: no failure would be counted, and the run would be rung and run again for ever."""
 
-    async def step(ctx):
+    async def chat(request):
         inner = asyncio.ensure_future(asyncio.sleep(10))
         inner.cancel()
         await inner
 
-    monkeypatch.setattr(adv, "STEPS", {"model": step})
-    out = []
-    from harness_worker.heartbeat import beat
-
-    for i in range(6):
-        try:
-            await answer(rt, play.tenant_id, run_id, 1)
-        except BaseException as e:
-            out.append(type(e).__name__)
-        await sql(
-            db, "UPDATE runs SET claimed_at = claimed_at - interval '1 hour' WHERE id=:r", r=run_id
-        )
-        await beat(rt)
-    r = await play.read(run_id)
-    assert r.state.failures or r.state.status != "running", (
-        f"{out}: status {r.state.status}, failures {r.state.failures}, claimed {r.state.claimed}, attempt {r.attempt}, events {[e['type'] for e in await play.events(run_id)]}"
-    )
+    runtime = await make_runtime(db, chat=chat)
+    run_id = await play.start()
+    await answer(runtime, play.tenant_id, run_id, 1)
+    run = await play.read(run_id)
+    assert run.state.failures == 1
+    assert not run.state.claimed
 
 
-async def test_reads_of_a_failed_group_end_with_it(monkeypatch):
-    from harness_common.store.db import DatabaseUnavailable
-    from harness_worker.steps import tools
-
+async def test_reads_of_a_failed_group_end_with_it(play, db):
+    """INV6: a call would have its effect after its step was given up and the run was another's."""
     log = []
+    started = asyncio.Event()
 
-    class R:
-        def __init__(self, scope):
-            pass
+    async def cut_off(ctx, i):
+        await started.wait()
+        raise DatabaseUnavailable("artifact")
 
-        def is_write(self, c):
-            return False
+    async def slow(ctx, i):
+        started.set()
+        try:
+            await asyncio.sleep(0.5)
+            log.append("effect")
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            raise
 
-        async def run(self, c):
-            if c.index == 0:
-                raise DatabaseUnavailable("artifact")
-            try:
-                await asyncio.sleep(0.5)
-                log.append("effect of an idempotent call, after the step was given up")
-            except asyncio.CancelledError:
-                log.append("cancelled")
-                raise
-
-    monkeypatch.setattr(tools, "ToolRunner", R)
-    monkeypatch.setattr(tools, "ToolScope", lambda **k: None)
-    monkeypatch.setattr(
-        tools.PendingCall, "from_row", staticmethod(lambda r: SimpleNamespace(index=r))
+    made = (
+        make_tool("cut_off", EffectClass.READ, cut_off),
+        make_tool("slow", EffectClass.IDEMPOTENT, slow),
     )
-    rt = SimpleNamespace(
-        db=0, blobs=0, tools=0, settings=0, clock=SimpleNamespace(now=0), threads=0, live=0
-    )
-    ctx = SimpleNamespace(
-        runtime=rt,
-        run=0,
-        spec=SimpleNamespace(tools=()),
-        number=1,
-        started_at=0,
-        held=0,
-        calls=(0, 1),
-    )
+    runtime = await make_runtime(db, tools=made)
+    run_id = await play.start()
+    await play.step(run_id, say(tools=["cut_off", "slow"]))
+    ctx = await claim_tools_step(runtime, play, run_id)
     with pytest.raises(DatabaseUnavailable):
         await tools.run(ctx)
     await asyncio.sleep(0.7)
-    assert log != ["effect of an idempotent call, after the step was given up"], log
+    assert log == ["cancelled"]

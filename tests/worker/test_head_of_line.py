@@ -1,80 +1,57 @@
-import asyncio
-from types import SimpleNamespace
-from uuid import uuid4
+"""One run, row or answer that is bad must not hold up or condemn the others."""
 
-from harness_common.settings import DatabaseSettings, Settings
+from __future__ import annotations
+
+import asyncio
+
+from harness_common.settings import DatabaseSettings
 from harness_common.store.db import Database
-from harness_worker.heartbeat import heartbeat_loop
 from harness_worker.scheduler.admit import AdmitLoop
-from harness_worker.scheduler.leader import Leadership
-from harness_worker.scheduler.looper import Shared
 from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.service import look_once
 from tests.store.play import Play, make_tenant, sql
-from tests.worker.runtime import Bell, make_runtime
+from tests.worker.runtime import beating, make_runtime, make_shared
 
 
-async def shared_of(db):
-    lead = Leadership(db, uuid4(), "t", 60)
-    await sql(db, "DELETE FROM leader")
-
-    async def brk(*a):
-        pass
-
-    return Shared(Settings(), db, None, SimpleNamespace(break_lease=brk), Bell(), await lead.seek())
-
-
-async def test_one_unreadable_queued_run_stops_admission_of_all(db):
+async def test_an_unreadable_queued_run_does_not_stop_the_admission_of_others(db):
+    """INV15: a field that a newer API wrote would end the pass before the next tenant's turn."""
     bad, good = await make_tenant(db, granted=0), await make_tenant(db, granted=0)
-    b, g = await Play(db, bad).start(), await Play(db, good).start()
-    await sql(db, "UPDATE runs SET retry = retry || '{\"new_field\": 1}' WHERE id=:r", r=b)
-    s = await shared_of(db)
-    loop = AdmitLoop(s)
+    bad_run, good_run = await Play(db, bad).start(), await Play(db, good).start()
+    await sql(db, "UPDATE runs SET retry = retry || '{\"new_field\": 1}' WHERE id = :r", r=bad_run)
     await sql(
         db,
-        "UPDATE tenant_slots SET last_admitted_at = clock_timestamp() WHERE tenant_id=:t",
+        "UPDATE tenant_slots SET last_admitted_at = clock_timestamp() WHERE tenant_id = :t",
         t=good,
-    )
-    err = None
+    )  # the bad one has its turn first
+    shared = await make_shared(db)
+    loop = AdmitLoop(shared)
     for _ in range(3):
-        try:
-            await loop.run_once(await look_once(s))
-        except Exception as e:
-            err = e
-    r = await Play(db, good).read(g)
-    await sql(
-        db,
-        "UPDATE runs SET status='cancelled', retry = retry - 'new_field', wake_at=NULL WHERE id=:r",
-        r=b,
-    )
-    assert r.state.status == "running", f"the neighbour tenant stays {r.state.status}: {err!r}"
+        await loop.run_once(await look_once(shared))
+    assert (await Play(db, good).read(good_run)).state.status == "running"
 
 
-async def test_a_zombie_poisons_healthy_runs(play, db):
-    """No worker row (pruned) or a heartbeat that ended: each claim of a live process is taken for a death."""
-    rt = await make_runtime(db)
-    await sql(db, "DELETE FROM workers WHERE incarnation=:w", w=rt.worker)
+async def test_a_claim_of_an_unknown_worker_is_not_a_death(play, db):
+    """INV15: five claims of a live process whose row is gone would make its run poison."""
+    runtime = await make_runtime(db)
+    await sql(db, "DELETE FROM workers WHERE incarnation = :w", w=runtime.worker)
     run_id = await play.start()
-    s = await shared_of(db)
-    reap = ReapLoop(s)
+    shared = await make_shared(db)
+    reap = ReapLoop(shared)
     for _ in range(5):
-        r = await play.read(run_id)
-        if r.state.status != "running":
-            break
-        await play.try_claim(run_id, r.version, rt.worker)
-        await reap._recover()
-    r = await play.read(run_id)
-    assert r.state.status == "running", (
-        f"{r.state.status} {r.state.stop_reason} although no process died"
-    )
+        version = (await play.read(run_id)).version
+        assert await play.try_claim(run_id, version, runtime.worker) is not None
+        assert await reap.run_once(await look_once(shared)) == 1
+    run = await play.read(run_id)
+    assert run.state.status == "running", run.state.stop_reason
+    assert run.state.deaths == 0
 
 
-async def test_a_standby_answer_does_not_end_the_heartbeat(database_url):
-    """During a fail-over the pool lands on a read-only server: 25006 is an InternalError, not an OperationalError."""
+async def test_the_answer_of_a_standby_does_not_end_the_heartbeat(database_url):
+    """INV8: 25006 (read-only, during a fail-over) is an InternalError, not an OperationalError."""
     async with Database(database_url, DatabaseSettings(pool_min=1, pool_max=1)) as db:
-        rt = await make_runtime(db)
-        async with db.connection() as c:
-            await c.execute("SET default_transaction_read_only = on")
-        t = asyncio.create_task(heartbeat_loop(rt))
-        await asyncio.sleep(0.6)
-        assert not t.done(), repr(t.exception())
+        runtime = await make_runtime(db)
+        async with db.connection() as conn:
+            await conn.execute("SET default_transaction_read_only = on")
+        async with beating(runtime) as task:
+            await asyncio.sleep(0.6)
+            assert not task.done(), repr(task.exception())

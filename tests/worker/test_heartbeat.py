@@ -1,40 +1,39 @@
+"""The heartbeat goes on, whatever its answer holds."""
+
+from __future__ import annotations
+
 import asyncio
 
-from harness_worker.heartbeat import beat, heartbeat_loop
+from harness_worker.heartbeat import beat
 from tests.store.play import sql
-from tests.worker.runtime import make_runtime
+from tests.worker.runtime import beating, make_runtime
 
 
-async def test_one_unreadable_claim_kills_the_heartbeat(play, db):
-    """give_back -> run_from_row raises TypeError (a newer API wrote one more field in `retry`): the loop ends for good."""
-    rt = await make_runtime(db)
+async def test_an_unreadable_claim_does_not_end_the_heartbeat(play, db):
+    """INV15: a field that a newer API wrote in `retry` would make all its worker's runs orphans."""
+    runtime = await make_runtime(db)
     run_id = await play.start()
-    await play.try_claim(run_id, 1, rt.worker)
+    assert await play.try_claim(run_id, 1, runtime.worker) is not None
     await sql(
         db,
-        "UPDATE runs SET retry = retry || '{\"new_field\": 1}', claimed_at = claimed_at - interval '1 hour' WHERE id=:r",
+        "UPDATE runs SET retry = retry || '{\"new_field\": 1}', "
+        "claimed_at = claimed_at - interval '1 hour' WHERE id = :r",
         r=run_id,
     )
-    task = asyncio.create_task(heartbeat_loop(rt))
-    await asyncio.sleep(1.0)
-    await sql(
-        db,
-        "UPDATE runs SET status='cancelled', claim_id=NULL, claimed_by=NULL, wake_at=NULL, retry = retry - 'new_field' WHERE id=:r",
-        r=run_id,
-    )
-    assert not task.done(), f"heartbeat loop ended: {task.exception()!r}"
+    async with beating(runtime) as task:
+        await asyncio.sleep(1.0)
+        assert not task.done(), repr(task.exception())
 
 
 async def test_a_pruned_worker_comes_back(play, db):
-    """A worker cut off from Postgres for more than an hour: prune dropped its row. It never announces itself again."""
-    rt = await make_runtime(db)
-    await sql(db, "DELETE FROM workers WHERE incarnation=:w", w=rt.worker)  # = prune.sql
-    await beat(rt)
-    await beat(rt)
-    rows = await sql(db, "SELECT 1 FROM workers WHERE incarnation=:w", w=rt.worker)
+    """INV8: cut off for an hour it lost its row; without a new one its claims are orphans."""
+    runtime = await make_runtime(db)
+    await sql(db, "DELETE FROM workers WHERE incarnation = :w", w=runtime.worker)  # as prune.sql
+    await beat(runtime)
+    await beat(runtime)
+    assert await sql(db, "SELECT 1 FROM workers WHERE incarnation = :w", w=runtime.worker)
     run_id = await play.start()
-    await play.try_claim(run_id, 1, rt.worker)
+    assert await play.try_claim(run_id, 1, runtime.worker) is not None
     look = await db.fetch_one("look", {"lease_s": 15.0})
-    assert rows and not look["orphaned"], (
-        "every claim of this live worker is an orphan at once (5 of them = poisoned)"
-    )
+    assert look is not None
+    assert not look["orphaned"]

@@ -1,43 +1,30 @@
-import asyncio
+"""The lease over a Redis whose answers get lost."""
+
+from __future__ import annotations
+
 from uuid import uuid4
 
 from harness_common.coord.lease import Leases
 from harness_common.coord.redis import connect
 from harness_common.settings import RedisSettings
+from tests.worker.runtime import proxy_of, url_through
 
 
-async def test_take_whose_reply_was_lost():
-    """SET NX arrives, its reply does not; redis-py repeats it (Retry 1): our own lease shuts us out for lease_s."""
-    up = []
+async def test_a_take_whose_reply_was_lost_is_ours_when_repeated(valkey, redis):
+    """INV8: redis-py repeats the request, and our own lease would shut us out for `lease_s`."""
+    # The script is known to the server, so that the first request already takes the lease.
+    assert await Leases(redis, "test", 5.0).take(uuid4(), "other:1")
+    async with proxy_of(valkey) as proxy:
 
-    async def handle(r, w):
-        ur, uw = await asyncio.open_connection("127.0.0.1", 6399)
-        n = len(up)
-        up.append(1)
-        st = {"drop": False}
+        def lose_the_first_reply(request: bytes) -> None:
+            lost = proxy.accepted == 1 and (b"lease" in request or proxy.mode != "pass")
+            proxy.mode = "drop_replies" if lost else "pass"
 
-        async def c2s():
-            while d := await r.read(65536):
-                if b"lease" in d and n == 0:
-                    st["drop"] = True
-                uw.write(d)
-                await uw.drain()
-
-        async def s2c():
-            while d := await ur.read(65536):
-                if st["drop"]:
-                    w.close()
-                    return
-                w.write(d)
-                await w.drain()
-
-        await asyncio.gather(c2s(), s2c(), return_exceptions=True)
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    redis = connect(f"redis://127.0.0.1:{port}/8", RedisSettings())
-    leases = Leases(redis, "review" + uuid4().hex[:6], 5.0)
-    got = await leases.take(uuid4(), "me:1")
-    await redis.aclose()
-    server.close()
-    assert got is True, "lease refused: held by nobody but ourselves, and never released"
+        proxy.on_request = lose_the_first_reply
+        client = connect(url_through(proxy, valkey), RedisSettings(timeout_s=0.5))
+        leases, run_id = Leases(client, "test", 5.0), uuid4()
+        taken = await leases.take(run_id, "me:1")
+        await client.aclose()
+        assert proxy.accepted == 2, "no reply was lost"
+    assert taken is True
+    assert await redis.get(leases.key(run_id)) == b"me:1"

@@ -1,4 +1,6 @@
-"""Write tool whose cancel comes while its known result is being recorded; and a cancel of a resumed write (resume_at still set)."""
+"""A cancel that comes while a resumed write is under way."""
+
+from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -6,51 +8,43 @@ from uuid import uuid4
 from tests.store.play import say
 
 
-async def test_give_up_after_a_resumed_intent(play, db):
-    """call_give_up wants resume_at IS NULL, call_intent leaves it set: a cancelled effect is not marked unknown (INV9)."""
+async def test_a_resumed_intent_can_be_given_up(play, db):
+    """INV9: with `resume_at` left set, an effect would stay `running` after the cancel."""
     run_id = await play.start()
     await play.step(run_id, say(tools=["pay"]))
     run = await play.claim(run_id)
     first, second = uuid4(), uuid4()
-    base = {"tenant_id": play.tenant_id, "run_id": run_id, "step": 2, "idx": 0}
+    key = {"tenant_id": play.tenant_id, "run_id": run_id, "step": 2, "idx": 0}
 
-    async def intend(att, prior, frm):
-        return await db.fetch(
-            "call_intent",
-            base
-            | {
-                "version": run.version,
-                "fence": run.fence,
-                "claim_id": run.claim_id,
-                "attempt_id": att,
-                "prior_attempt_id": prior,
-                "from_status": [frm],
-                "effect": "write",
-                "tool_version": "1",
-                "fingerprint": "",
-                "payload": "{}",
-            },
-        )
+    async def intend(attempt, prior, status):
+        intent = {
+            "version": run.version,
+            "fence": run.fence,
+            "claim_id": run.claim_id,
+            "attempt_id": attempt,
+            "prior_attempt_id": prior,
+            "from_status": [status],
+            "effect": "write",
+            "tool_version": "1",
+            "fingerprint": "",
+            "payload": "{}",
+        }
+        return await db.fetch("call_intent", key | intent)
 
     assert await intend(first, None, "proposed")
-    await db.fetch(
-        "call_result",
-        base
-        | {
-            "attempt_id": first,
-            "status": "running",
-            "result": "",
-            "error_type": None,
-            "trust": "trusted",
-            "artifacts": [],
-            "duration_ms": 1.0,
-            "cost_usd": 0.0,
-            "resume_at": datetime.now(UTC) - timedelta(seconds=1),
-            "evidence": "{}",
-        },
-    )
+    waits = {
+        "attempt_id": first,
+        "status": "running",
+        "result": "",
+        "error_type": None,
+        "trust": "trusted",
+        "artifacts": [],
+        "duration_ms": 1.0,
+        "cost_usd": 0.0,
+        "resume_at": datetime.now(UTC) - timedelta(seconds=1),
+        "evidence": "{}",
+    }
+    await db.fetch("call_result", key | waits)
     assert await intend(second, first, "running")
-    rows = await db.fetch(
-        "call_give_up", base | {"attempt_id": second, "status": "unknown", "why": "cancel"}
-    )
-    assert rows, "an effect in flight stays `running` after the cancel"
+    given_up = {"attempt_id": second, "status": "unknown", "why": "cancel"}
+    assert await db.fetch("call_give_up", key | given_up)

@@ -1,7 +1,10 @@
+"""Synchronous tools that raise what a future or an event loop cannot carry."""
+
+from __future__ import annotations
+
 import asyncio
 import sys
 import threading
-import time
 
 import pytest
 import uvloop
@@ -9,40 +12,26 @@ import uvloop
 from harness_worker.tools.threads import ToolThreads
 
 
-def test_stop_iteration_hangs():
-    """A sync tool that does next(iter([])) never returns: set_exception(StopIteration) raises TypeError in `settle`."""
+def test_a_stop_iteration_is_an_error_and_not_a_hang():
+    """INV11: no future takes a StopIteration, so that the call would never return."""
 
     async def main():
-        asyncio.get_running_loop().set_exception_handler(lambda *a: None)
         async with asyncio.timeout(1.5):
             await ToolThreads().run(lambda: next(iter([])))
 
-    with pytest.raises(BaseException) as e:
+    with pytest.raises(RuntimeError, match="StopIteration"):
         asyncio.run(main())
-    assert not isinstance(e.value, TimeoutError), (
-        "hung until the timeout: the tool's own error was lost"
-    )
 
 
-def test_system_exit_kills_the_loop():
-    """A tool that calls sys.exit (argparse does) ends the worker's loop thread; the process stays."""
-    from harness_worker.pool import TaskPool
-
-    pool = TaskPool.__new__(TaskPool)
+def test_a_system_exit_does_not_end_the_event_loop():
+    """INV18: a tool that calls sys.exit (argparse does) would end the loop under all other runs."""
     loop = uvloop.new_event_loop()
-    pool.loop = loop
-    th = threading.Thread(target=pool._run, daemon=True)
-    th.start()
-
-    async def answer():
-        async def step():
-            return await ToolThreads().run(lambda: sys.exit(2))
-
-        try:
-            return await asyncio.ensure_future(step())
-        except Exception:
-            return "caught"
-
-    asyncio.run_coroutine_threadsafe(answer(), loop)
-    time.sleep(0.5)
-    assert th.is_alive(), "the event loop thread is dead; nothing restarts it"
+    thread = threading.Thread(target=loop.run_forever, daemon=True)  # as the worker's pool has it
+    thread.start()
+    call = ToolThreads().run(lambda: sys.exit(2))
+    with pytest.raises(RuntimeError, match="SystemExit"):
+        asyncio.run_coroutine_threadsafe(call, loop).result(2.0)
+    assert thread.is_alive()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(2.0)
+    loop.close()

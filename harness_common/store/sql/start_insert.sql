@@ -20,7 +20,9 @@ WITH t AS (
     SELECT tenant_id, run_id, session_id, agent_id, agent_name, agent_version, status, version, step, next_kind, turn,
         message_count, memo, started, input_tokens, output_tokens, cost_usd, limits, retry, queue, priority, wake_at,
         CASE WHEN rings > 0 THEN clock_timestamp() END, rings,
-        jsonb_array_length(events) + 1, input, tags, created_by, trace_id, prev_run_id, forked_from, forked_step,
+        jsonb_array_length(events) + 1,
+        CASE WHEN forked_from IS NULL THEN input ELSE (SELECT s.input FROM runs s WHERE s.tenant_id = t.tenant_id AND s.id = t.forked_from) END,
+        tags, created_by, trace_id, prev_run_id, forked_from, forked_step,
         CASE WHEN started THEN clock_timestamp() END
     FROM t
 ), checkpoint AS (
