@@ -17,7 +17,7 @@ from harness_common.broker.publish import Doorbell
 from harness_common.contracts.agent import AgentSpec
 from harness_common.core import events as ev
 from harness_common.core.budget import Limits
-from harness_common.core.errors import Conflict, Invalid, NotFound
+from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.events import Event
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Admit, CancelRequested
@@ -384,13 +384,3 @@ async def cancel_run(
             entry = Entry("run.cancel", encode("run", run_id), {"reason": reason})
             await record(conn, tenant_id, actor, entry, db.timeout_s)
         return Cancelled(applied.run.state.status, applied.run.claimed_by)
-
-
-def require_text(field_name: str, value: str) -> str:
-    """Refuse NUL characters, which Postgres cannot store."""
-    if "\x00" in value:
-        raise Invalid(
-            f"{field_name} contains a NUL character at position {value.index(chr(0))}; remove it",
-            field=field_name,
-        )
-    return value

@@ -7,7 +7,6 @@ a stale one from committing. Only the second is needed for safety.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from uuid import UUID
 
 
@@ -18,13 +17,6 @@ class Ownership:
     fence: int
     claim_id: UUID
     worker: UUID
-
-
-def is_dead(seen_at: datetime, now: datetime, lease_s: float) -> bool:
-    """Judge a process by its own heartbeat row: dead when it missed a whole lease (Postgres time on
-    both sides).
-    """
-    return now - seen_at > timedelta(seconds=lease_s)
 
 
 def next_ring_after_s(rings: int, first_s: float, longest_s: float) -> float:
