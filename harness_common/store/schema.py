@@ -12,6 +12,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Date,
     DateTime,
     Double,
     ForeignKeyConstraint,
@@ -85,12 +86,46 @@ def _flag(name: str) -> Column[Any]:
     return Column(name, Boolean, nullable=False, server_default=text("false"))
 
 
+def _float(name: str, default: int | None = 0, *, null: bool = False) -> Column[Any]:
+    return Column(
+        name,
+        Double,
+        nullable=null,
+        server_default=text(str(default)) if default is not None else None,
+    )
+
+
+def _big(name: str, default: int | None = 0, *, null: bool = False) -> Column[Any]:
+    return Column(
+        name,
+        BigInteger,
+        nullable=null,
+        server_default=text(str(default)) if default is not None else None,
+    )
+
+
+def _rates() -> list[Column[Any]]:
+    """The limits that a tenant and the whole platform may have (null: none), and how far ahead of
+    now each rate is charged.
+    """
+    return [
+        _float("starts_per_s", None, null=True),
+        _float("steps_per_s", None, null=True),
+        _big("tokens_per_day", None, null=True),
+        _float("cost_usd_per_day", None, null=True),
+        _when("starts_tat"),
+        _when("steps_tat"),
+        _flag("crowded"),
+    ]
+
+
 tenants = Table(
     "tenants",
     metadata,
     Column("tenant_id", Uuid, server_default=text("uuid7()"), primary_key=True),
     _text("name"),
     _when("created_at", now=True),
+    _flag("operator"),
     UniqueConstraint("name"),
 )
 
@@ -102,9 +137,52 @@ tenant_slots = Table(
     _int("max_running"),
     _int("granted"),
     _when("last_admitted_at"),
+    _float("weight", 1),
+    _float("used_s"),
+    _float("turn_sum"),
+    _float("debit_s"),
+    *_rates(),
     ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
     postgresql_with={"fillfactor": 50},
     comment="Running runs of a tenant, its own limit, and its block of the global limit.",
+)
+
+platform = Table(
+    "platform",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _int("max_running", None, null=True),
+    *_rates(),
+    comment="Limits over all tenants: one row; tenant-less on purpose.",
+)
+
+tenant_days = Table(
+    "tenant_days",
+    metadata,
+    _id("tenant_id"),
+    Column("day", Date, nullable=False),
+    _big("tokens"),
+    _float("cost_usd"),
+    _big("reserved_tokens"),
+    _float("reserved_usd"),
+    PrimaryKeyConstraint("tenant_id", "day"),
+    comment="What a tenant with a daily limit used and has reserved; the nil UUID is the platform.",
+)
+
+throttles = Table(
+    "throttles",
+    metadata,
+    Column("scope", Text, primary_key=True),
+    _when("until"),
+    _when("next_at"),
+    _float("interval_s"),
+    _float("limit_per_s", None, null=True),
+    _text("code"),
+    _text("reason"),
+    _int("hits"),
+    _when("since", now=True),
+    _when("updated_at", now=True),
+    comment="What a provider told us to slow down, for all who share it; tenant-less on purpose.",
 )
 
 api_keys = Table(
@@ -213,6 +291,24 @@ runs = Table(
     _id("prev_run_id", null=True),
     _id("forked_from", null=True),
     _int("forked_step", None, null=True),
+    _json("overrides"),
+    # control from outside
+    _flag("pause_requested"),
+    _json("waiting", None),
+    # turns, limits and order
+    _when("turn_at"),
+    _text("held_for", null=True),
+    _text("concurrency_key", null=True),
+    _int("concurrency_max", 1),
+    _int("step_paid"),
+    _big("reserved_tokens"),
+    _float("reserved_usd"),
+    Column("reserved_day", Date),
+    # family
+    _id("parent_run_id", null=True),
+    _int("parent_step", None, null=True),
+    _int("parent_idx", None, null=True),
+    _int("depth"),
     _when("created_at", now=True),
     _when("queued_at", now=True),
     _when("started_at"),
@@ -227,7 +323,38 @@ runs = Table(
         "tenant_id",
         "priority",
         "queued_at",
-        postgresql_where=text("status = 'queued'"),
+        postgresql_where=text("status = 'queued' AND held_for IS NULL"),
+    ),
+    Index(
+        "runs_held_idx",
+        "tenant_id",
+        "concurrency_key",
+        "queued_at",
+        postgresql_where=text("status = 'queued' AND held_for IS NOT NULL"),
+    ),
+    Index(
+        "runs_keyed_idx",
+        "tenant_id",
+        "concurrency_key",
+        postgresql_where=text(
+            "concurrency_key IS NOT NULL AND "
+            "(status = 'running' OR (status = 'queued' AND held_for IS NULL))"
+        ),
+    ),
+    Index(
+        "runs_parent_idx",
+        "tenant_id",
+        "parent_run_id",
+        "parent_step",
+        "parent_idx",
+        unique=True,
+        postgresql_where=text("parent_run_id IS NOT NULL"),
+    ),
+    Index(
+        "runs_live_children_idx",
+        "tenant_id",
+        "parent_run_id",
+        postgresql_where=text("parent_run_id IS NOT NULL AND finished_at IS NULL"),
     ),
     Index("runs_owner_idx", "claimed_by", postgresql_where=text("claim_id IS NOT NULL")),
     Index("runs_session_idx", "tenant_id", "session_id", "id"),
@@ -305,10 +432,18 @@ tool_calls = Table(
     Column("cost_usd", Double, nullable=False, server_default=text("0")),
     _when("resume_at"),
     _json("evidence", None),
+    _int("authorised", 1),
+    _json("resolution", None),
     _when("created_at", now=True),
     _when("started_at"),
     _when("finished_at"),
     PrimaryKeyConstraint("tenant_id", "run_id", "step", "idx"),
+    Index(
+        "tool_calls_unknown_idx",
+        "tenant_id",
+        "run_id",
+        postgresql_where=text("status = 'unknown'"),
+    ),
 )
 
 approvals = Table(

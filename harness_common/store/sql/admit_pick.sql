@@ -4,5 +4,5 @@ SELECT
     fence, claim_id, claimed_by, committed_by, last_input_n, rings, status, version, step, next_kind, turn, failures,
     limited, deaths, messages, memo, started, cancel_requested, not_before, stop_reason, error, output, input_tokens,
     output_tokens, cost_usd, limits, retry
-FROM runs WHERE tenant_id = %(tenant_id)s AND status = 'queued'
+FROM runs WHERE tenant_id = %(tenant_id)s AND status = 'queued' AND held_for IS NULL
 ORDER BY priority, queued_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
