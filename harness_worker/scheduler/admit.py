@@ -60,7 +60,7 @@ class AdmitLoop:
             rows = await run_sql(
                 conn, "admit_pick", {"tenant_id": tenant_id, "limit": room}, shared.db.timeout_s
             )
-            writes = shared.writes(rows, lambda _: [Admit()], slot["now"])
+            writes = shared.writes(rows, lambda *_: [Admit()], slot["now"])
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
         done = [one for one in applied if one is not None]
         for one in done:
