@@ -43,6 +43,8 @@ class Look:
     stale: bool
     orphaned: bool
     ungranted: bool
+    forsaken: bool
+    """A child run goes on although its parent was asked to stop or has ended."""
     queue_age_s: float
 
 

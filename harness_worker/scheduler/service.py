@@ -23,6 +23,7 @@ from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_worker.scheduler.admit import AdmitLoop
+from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
@@ -37,6 +38,7 @@ def make_loops(shared: Shared) -> list[Loop]:
     """Build the loops in the order in which a tick runs them."""
     return [
         ReapLoop(shared),
+        CancelLoop(shared),
         WakeLoop(shared),
         AdmitLoop(shared),
         DispatchLoop(shared),
@@ -50,7 +52,7 @@ async def look_once(shared: Shared) -> Look:
     assert row is not None
     return Look(
         row["now"], row["due_in_s"], row["queued"], row["stale"], row["orphaned"],
-        row["ungranted"], row["queue_age_s"],
+        row["ungranted"], row["forsaken"], row["queue_age_s"],
     )  # fmt: skip
 
 
