@@ -47,7 +47,7 @@ class Found:
     model: str
     switches: str
     what: str
-    property: str
+    formula: str
     expected: str
     verdict: str
     states: int
@@ -182,7 +182,7 @@ def table(rows: Sequence[Found]) -> str:
     body = [
         (
             row.model,
-            row.property,
+            row.formula,
             row.verdict if row.right else f"{row.verdict.upper()} (!)",
             f"{row.states:,}",
             f"{row.time_s:.2f}",

@@ -26,7 +26,7 @@ def _tools() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_spin_finds_what_the_plan_says(case: Case) -> None:
-    found = {one.property: one.verdict for one in run_case(case)}
+    found = {one.formula: one.verdict for one in run_case(case)}
 
     assert found == dict.fromkeys(case.holds, "holds") | dict.fromkeys(case.breaks, "breaks")
 
