@@ -45,7 +45,6 @@ byte next_seq, events;   /* the next event's number; one bit per number that was
 /* Only the model knows these. */
 byte claims;             /* claim ids are random: none comes twice */
 byte live;               /* the process whose claim counts */
-byte terminals;
 bool input_overlooked, cancel_overruled, step_lost, commit_denied, commit_invented, event_twice;
 byte faults = FAULTS;
 
@@ -61,7 +60,7 @@ inline clear_claim() {
 inline finish(how) {
     printf("the run ends: %e\n", how);
     cancel_overruled = cancel_overruled || (cancel_requested && how == SUCCEEDED);
-    status = how; terminals++
+    status = how
 }
 
 inline die() {
@@ -212,8 +211,6 @@ end:
 }
 #endif
 
-/* One terminal state, whoever wins. */
-ltl inv4 { [] (terminals <= 1) }
 /* Events are 1..n: no number twice, none left out. */
 ltl inv5 { [] (!event_twice && events == (1 << next_seq) - 1) }
 /* A cancel recorded before the end is the end. */
