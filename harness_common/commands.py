@@ -7,7 +7,8 @@ and signals go out after it, and a lost one costs seconds, never a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -78,15 +79,33 @@ class Started:
     doorbell: Doorbell | None = None
 
 
+@asynccontextmanager
+async def _within(
+    db: Database, tenant_id: UUID, conn: Connection | None
+) -> AsyncIterator[Connection]:
+    """Take part in the transaction that is open on `conn`; without one, open one."""
+    if conn is not None:
+        yield conn
+        return
+    async with db.tenant_transaction(tenant_id) as opened:
+        yield opened
+
+
 async def start_run(
-    db: Database, tenant_id: UUID, request: StartRun, *, actor: Actor | None = None
+    db: Database,
+    tenant_id: UUID,
+    request: StartRun,
+    *,
+    actor: Actor | None = None,
+    within: Connection | None = None,
 ) -> Started:
     """Accept a run: queued, or running at once when the tenant has room and nobody waits before it.
 
     With an `actor` the audit trail gets a row in the same transaction. Raises `NotFound` (agent,
-    session), `Conflict` (closed or busy session, key used for another body).
+    session), `Conflict` (closed or busy session, key used for another body); neither has written
+    anything. `within` makes it part of an open transaction.
     """
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with _within(db, tenant_id, within) as conn:
         begin = await _begin(db, conn, tenant_id, request)
         if request.idempotency_key is not None:
             twin = await _reserve_key(db, conn, tenant_id, request, begin["run_id"])
@@ -346,13 +365,14 @@ async def cancel_run(
     by: str,
     reason: str = "",
     actor: Actor | None = None,
+    within: Connection | None = None,
 ) -> Cancelled:
     """Ask a run to stop: at once when nobody owns it, else at its owner's next safe point. Safe to
     repeat.
 
     Raises `NotFound`. A run that has already ended is left as it is.
     """
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with _within(db, tenant_id, within) as conn:
         held = await lock_run(conn, tenant_id, run_id, db.timeout_s)
         if held is None:
             raise NotFound(f"no run {encode('run', run_id)}", run_id=encode("run", run_id))

@@ -43,6 +43,8 @@ class Look:
     orphaned: bool
     ungranted: bool
     queue_age_s: float
+    fire_in_s: float | None
+    """Until the next firing of a schedule; None when there is none."""
 
 
 @dataclass(slots=True)
