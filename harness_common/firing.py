@@ -18,7 +18,7 @@ from harness_common.commands import Started, StartRun, cancel_run, start_run
 from harness_common.core.errors import Conflict, HarnessError, NotFound
 from harness_common.core.ids import decode, encode
 from harness_common.core.message import Json
-from harness_common.core.schedule import Cron, Missed, Outcome, Overlap, due
+from harness_common.core.schedule import ON_TIME_S, CatchUp, Cron, Missed, Outcome, Overlap, due
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, run_sql, run_together
@@ -290,11 +290,13 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 async def _miss(db: Database, conn: Connection, held: _Held, missed: Missed) -> Fired:
-    late_s = (held.now - missed.first).total_seconds()
-    reason = (
-        f"{late_s:.0f} s late when a scheduler looked; catch_up is {held.definition.catch_up} "
-        f"within {held.definition.window_s:g} s"
-    )
+    definition, late_s = held.definition, (held.now - missed.first).total_seconds()
+    limit_s = ON_TIME_S if definition.catch_up is CatchUp.NONE else definition.window_s
+    reason = f"{late_s:.0f} s late when a scheduler looked"
+    if late_s > limit_s + definition.jitter_s:
+        reason += f", more than {limit_s:g} s (catch_up {definition.catch_up})"
+    else:
+        reason += f", and a later firing was due (catch_up {definition.catch_up})"
     want = _Want(missed.first, held.definition.overlap)
     fired = Fired(missed.first, Outcome.MISSED, reason)
     more = await _record(db, conn, held, want, fired, until=missed.until)

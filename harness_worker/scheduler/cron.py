@@ -77,7 +77,7 @@ class CronLoop:
         return done
 
     async def _announce(self, row: Row, fired: Fired) -> None:
-        """Ring for the run, and tell the workers of those it replaces; a lost signal costs seconds."""
+        """Ring for the run, and tell the workers of those it replaces. A lost signal costs time."""
         shared = self._shared
         shared.count(f"schedules_{fired.outcome}")
         if fired.outcome in {Outcome.FAILED, Outcome.MISSED}:

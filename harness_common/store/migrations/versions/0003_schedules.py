@@ -68,7 +68,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(
             ["tenant_id", "schedule_id"],
             ["schedules.tenant_id", "schedules.id"],
-            name=op.f("schedule_firings_tenant_id_fkey"),
+            name=op.f("schedule_firings_tenant_id_schedule_id_fkey"),
             ondelete="CASCADE",
         ),
         comment="What became of each time of a schedule: its key makes one firing one run.",
