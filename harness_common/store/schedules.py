@@ -275,11 +275,7 @@ async def _read(
     query = select(schedules, _now()).where(_is(tenant_id, ref))
     rows = await run_core(conn, query.with_for_update() if hold else query, db.timeout_s)
     if not rows:
-        raise NotFound(
-            f"no schedule {ref!r}; `harness schedules list` shows those of your tenant",
-            field="schedule",
-            value=ref,
-        )
+        raise NotFound(f"no schedule {ref!r}", field="schedule", value=ref)
     return rows[0]
 
 

@@ -267,10 +267,10 @@ async def test_enqueue_starts_each_after_the_one_before(play, shared):
     await fire_once(play, shared, schedule_id)
     assert await outcomes(play, schedule_id) == ["started", "waiting", "waiting"]
     await sql(play.db, "UPDATE schedules SET next_at = clock_timestamp() + interval '1 hour'")
-    assert (await look_once(shared)).fire_in_s > 1, "nothing can be done yet"
+    assert ((await look_once(shared)).fire_in_s or 0) > 1, "nothing can be done yet"
     assert await tick(shared) == 0
     await play.step(first, say())
-    assert (await look_once(shared)).fire_in_s <= 0
+    assert ((await look_once(shared)).fire_in_s or 0) < 0
     assert await tick(shared) == 1
     assert await outcomes(play, schedule_id) == ["started", "started", "waiting"]
     second = (await firings(play, schedule_id))[1]

@@ -217,7 +217,8 @@ def test_times_strictly_increase_and_jitter_keeps_their_order(when, after, jitte
 def test_every_time_is_decided_once(when, last, jitter_s, catch_up, window_s):
     """Look again and again, at odd moments: no time fires twice, out of order or early."""
     schedule = Schedule(when, jitter_s=jitter_s, seed="s")
-    now, fired = last, []
+    now = last
+    fired: list[datetime] = []
     for wait_s in (1, 400, 20_000, 3, 90_000, 61):
         now += timedelta(seconds=wait_s)
         for _ in range(5):
