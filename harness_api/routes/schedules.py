@@ -43,7 +43,7 @@ Ref = Annotated[
         description="Its name or its id.",
     ),
 ]
-TimeCursor = Annotated[str | None, Query(pattern="^-?[0-9]{1,17}$")]
+TimeCursor = Annotated[str | None, Query(pattern="^[0-9]{1,17}$")]
 PREVIEW: Final = 5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT: Final = timedelta(microseconds=1)
@@ -54,7 +54,8 @@ def schedule_view(row: Row) -> ScheduleView:
     found = store.definition_from_json(row["spec"])
     paused, ended = row["paused_at"] is not None, row["next_at"] is None and not row["waiting"]
     left = PREVIEW if found.max_firings is None else max(0, found.max_firings - row["firings"])
-    after = max(row["last_at"], row["now"]) if row["next_at"] is not None else row["now"]
+    pending = row["next_at"] is not None and row["next_at"] > row["now"]
+    after = row["last_at"] if pending else row["now"]
     times = [] if paused or ended else coming(found.plan(row["id"]), after)
     ref = f"/v1/schedules/{row['name']}"
     return ScheduleView(

@@ -14,7 +14,7 @@ from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.run import Status
 from harness_common.core.schedule import At, CatchUp, Cron, Every, Overlap, coming, fires_at
-from harness_common.firing import MAX_WAITING, trigger
+from harness_common.firing import MAX_WAITING, fire_due, trigger
 from harness_common.settings import SchedulerSettings, Settings
 from harness_common.store.audit import Actor
 from harness_common.store.db import Database
@@ -270,7 +270,9 @@ async def test_enqueue_starts_each_after_the_one_before(play, shared):
     assert ((await look_once(shared)).fire_in_s or 0) > 1, "nothing can be done yet"
     assert await tick(shared) == 0
     await play.step(first, say())
-    assert ((await look_once(shared)).fire_in_s or 0) < 0
+    look = await look_once(shared)
+    assert look.fire_in_s is not None
+    assert look.fire_in_s <= 0
     assert await tick(shared) == 1
     assert await outcomes(play, schedule_id) == ["started", "started", "waiting"]
     second = (await firings(play, schedule_id))[1]
@@ -435,6 +437,8 @@ async def test_what_waits_stays_waiting_through_a_pause(play, shared):
     await play.step(first, say())
     assert (await look_once(shared)).fire_in_s is None
     assert await tick(shared) == 0
+    late = await fire_due(play.db, play.tenant_id, schedule_id, shared.check_term)
+    assert late is None, "it was paused after it had been found due"
     await resume_schedule(play.db, play.tenant_id, ref, ME)
     assert await tick(shared) >= 1
     assert (await outcomes(play, schedule_id))[1] == "started"
@@ -474,6 +478,32 @@ async def test_trigger_fires_now_and_leaves_the_times_alone(play, shared):
     assert [f["detail"]["by"] for f in await firings(play, schedule_id)] == ["me"] * 3
     with pytest.raises(NotFound):
         await trigger(play.db, play.tenant_id, uuid4(), overlap=None, actor=ME)
+
+
+async def test_triggers_at_once_are_decided_one_after_the_other(play):
+    """Each sees the run that the one before started: the schedule's row lock."""
+    schedule_id = await make(play)
+    fired = await asyncio.gather(
+        *(trigger(play.db, play.tenant_id, schedule_id, overlap=None, actor=ME) for _ in range(6))
+    )
+    assert sorted(f.outcome for f in fired) == ["skipped"] * 5 + ["started"]
+    assert len(await runs(play)) == 1
+
+
+async def test_old_firings_are_forgotten_and_waiting_ones_are_not(play, db, shared):
+    schedule_id = await make(play, overlap=Overlap.ENQUEUE)
+    for _ in range(3):
+        await fire_once(play, shared, schedule_id)
+    await sql(
+        db,
+        "UPDATE schedule_firings SET created_at = created_at - interval '91 days' "
+        "WHERE at < (SELECT max(at) FROM schedule_firings)",
+    )
+    params = {"key_ttl_s": 1.0, "firings_days": 90, "term": shared.term}
+    row = await db.fetch_one("prune", params)
+    assert row is not None
+    assert row["firings"] == 1
+    assert await outcomes(play, schedule_id) == ["waiting", "waiting"]
 
 
 async def test_delete_takes_the_firings_and_leaves_the_runs(play, shared):

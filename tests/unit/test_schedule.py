@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from zoneinfo import ZoneInfo
@@ -67,6 +69,13 @@ def times(schedule: Schedule, after: datetime, count: int, zone: str = "UTC") ->
             ["11-01 01:00-0400", "11-01 01:00-0500", "11-01 02:00-0500"],
         ),
         ("0 * * * *", BERLIN, "2026-03-29 00:30", ["03-29 03:00+0200", "03-29 04:00+0200"]),
+        ("*/30 2 * * *", BERLIN, "2026-03-28 12:00", ["03-30 02:00+0200", "03-30 02:30+0200"]),
+        (
+            "*/30 2 * * *",
+            BERLIN,
+            "2026-10-24 12:00",
+            ["10-25 02:00+0200", "10-25 02:30+0200", "10-25 02:00+0100", "10-25 02:30+0100"],
+        ),
     ],
 )
 def test_clock_changes(expression, zone, after, expected):
@@ -302,3 +311,13 @@ def test_a_firing_is_due_when_its_jitter_is_over():
     early, late = moment - timedelta(milliseconds=1), moment
     assert due(schedule, LAST, early, CatchUp.LAST, 60).fire == ()
     assert due(schedule, LAST, late, CatchUp.LAST, 60).fire == (at(1),)
+
+
+def test_a_worker_process_never_loads_schedules():
+    """Its memory is bounded; only the API and the scheduler reckon with times."""
+    code = (
+        "import sys, harness_worker.child, harness_worker.tasks\n"
+        "found = {'cronsim', 'harness_common.core.schedule', 'harness_common.firing'}\n"
+        "assert not found & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
