@@ -95,6 +95,8 @@ class SchedulerSettings(_Group):
     tenant_max_running: int = 1_000
     """Default for a new tenant."""
     partitions_ahead_weeks: int = 8
+    firings_days: int = 90
+    """How long it is remembered what became of each firing of a schedule."""
 
 
 class ModelSettings(_Group):

@@ -12,6 +12,7 @@ from harness_api.routes import (
     run_details,
     run_events,
     runs,
+    schedules,
     sessions,
     tenant,
 )
@@ -23,6 +24,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     artifacts.router,
     agents.router,
     sessions.router,
+    schedules.router,
     api_keys.router,
     tenant.router,
     health.router,
