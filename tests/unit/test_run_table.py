@@ -29,7 +29,7 @@ from harness_common.core.inputs import (
 from harness_common.core.message import Message, Text, ToolResult, ToolUse
 from harness_common.core.retry import RetryRule
 from harness_common.core.rules import SUSPECT_DEATHS, TABLE, advance
-from harness_common.core.run import TERMINAL, RunState, Status, holds_slot, wake_at
+from harness_common.core.run import TERMINAL, RunState, Status, content, holds_slot, wake_at
 from harness_common.core.step import (
     CallOutcome,
     Failure,
