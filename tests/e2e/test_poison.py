@@ -45,23 +45,23 @@ def poison(tool: str, **arguments: object) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory):
     mark = tmp_path_factory.mktemp("poison") / "mark"
-    walk = [{"text": str(n), "delay_s": 3.0, "continue": True} for n in range(1, STEPS)]
+    walk = [{"text": str(n), "delay_s": 0.5, "continue": True} for n in range(1, STEPS)]
     later = [{"text": "one", "delay_s": 4.0, "continue": True}, {"text": "done"}]
     with (
         Stack(
             processes=2,
             POISON=str(mark),
             HARNESS_WORKER__TOOLS='["tests.e2e.poison_tools"]',
-            HARNESS_WORKER__CONCURRENCY="500",
+            HARNESS_WORKER__CONCURRENCY="100",
             # A machine that is busy with other tests must not starve a process to death.
-            HARNESS_WORKER__LEASE_S="8",
+            HARNESS_WORKER__LEASE_S="15",
             HARNESS_WORKER__QUARANTINE_LINGER_S=str(LINGER_S),
         ) as running,
         running.client() as client,
     ):
         running.effects = mark
         for body in (
-            agent("walker", [*walk, {"text": "done", "delay_s": 3.0}]),
+            agent("walker", [*walk, {"text": "done", "delay_s": 0.5}]),
             agent("killer", poison("kill_process"), "kill_process"),
             agent("exiter", poison("exit_hard"), "exit_hard"),
             # Nobody serves this queue: the test makes a suspect of the run and moves it.
