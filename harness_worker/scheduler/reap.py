@@ -20,9 +20,11 @@ from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.ids import encode
 from harness_common.core.inputs import OwnerLost, Released
-from harness_common.core.rules import advance
+from harness_common.core.rules import advance, is_suspect
+from harness_common.core.run import Status
 from harness_common.store.apply import Write, apply, lock_run
 from harness_common.store.db import Row
+from harness_common.store.rows import StoredRun
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
@@ -177,6 +179,7 @@ class ReapLoop:
         if applied is None:
             return 0
         log.info("run.recovered", run_id=encode("run", run.id), worker=row["name"], why=lost.why)
+        _tell_verdict(applied.run)
         try:
             async with asyncio.timeout(REDIS_PATIENCE_S):
                 await shared.leases.break_lease(run.id, row["claimed_by"])
@@ -184,6 +187,15 @@ class ReapLoop:
             log.info("lease.break_failed", run_id=encode("run", run.id))
         shared.ring(applied)
         return 1
+
+
+def _tell_verdict(run: StoredRun) -> None:
+    """Log that a run waits for the quarantine, or that it died there."""
+    state = run.state
+    if state.stop_reason == "poisoned":
+        log.error("run.poisoned", run_id=encode("run", run.id), deaths=state.deaths)
+    elif is_suspect(state) and state.status is Status.RUNNING:
+        log.warning("run.suspected", run_id=encode("run", run.id), deaths=state.deaths)
 
 
 def _loss(row: Row) -> OwnerLost | Released:

@@ -271,7 +271,7 @@ async def test_poison_is_put_aside(play, db, shared):
     there is its own.
     """
     run_id = await play.start()
-    for deaths in range(1, 4):
+    for deaths in range(1, SUSPECT_DEATHS + 1):
         await play.claim(run_id, await make_worker(db, silent_s=60))
         await once(await reaper(shared), shared)
         run = await play.read(run_id)
@@ -279,12 +279,70 @@ async def test_poison_is_put_aside(play, db, shared):
         rung = shared.bell.rung[-1]
         suspect = deaths >= SUSPECT_DEATHS
         assert rung.queue == ("steps.default.quarantine" if suspect else "steps.default")
+    # An older doorbell of it may still lie in the ordinary queue; its version has not moved.
+    version = (await play.read(run_id)).version
+    old = await play.try_claim(run_id, version, await make_worker(db))
+    assert old is None, "a process that holds other runs must not take a suspect"
     await play.claim(run_id, await make_worker(db, silent_s=60, concurrency=1))
     await once(await reaper(shared), shared)
     run = await play.read(run_id)
     assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "poisoned")
     assert await play.running() == 0
     await play.check_whole(run_id)
+
+
+async def suspects(play: Play, count: int) -> list[UUID]:
+    """Start runs whose processes died twice."""
+    runs = [await play.start() for _ in range(count)]
+    await sql(play.db, "UPDATE runs SET deaths = 2")
+    return runs
+
+
+async def test_a_death_with_two_claims_is_nobodys_own(play, db, shared):
+    """A claim whose reply got lost is held by a process that works on another run: which of the two
+    killed it cannot be said.
+    """
+    worker = await make_worker(db, silent_s=60, concurrency=1)
+    runs = await suspects(play, 2)
+    for run_id in runs:
+        await play.claim(run_id, worker)
+    await once(await reaper(shared), shared)
+    states = [(await play.read(run_id)).state for run_id in runs]
+    assert [(s.status, s.deaths) for s in states] == [(Status.RUNNING, 3)] * 2
+
+
+async def test_a_kill_while_stopping_is_not_the_runs_own(play, db, shared):
+    worker = await make_worker(db, silent_s=60, concurrency=1)
+    (run_id,) = await suspects(play, 1)
+    await play.claim(run_id, worker)
+    await db.fetch("worker_stopping", {"worker": worker})
+    await once(await reaper(shared), shared)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.deaths) == (Status.RUNNING, 3)
+
+
+async def test_a_supervisor_sees_the_suspects_of_its_queues_that_nobody_serves(play, db):
+    mine = await make_worker(db, queue="steps.default.quarantine", concurrency=1)
+    await sql(db, "UPDATE workers SET died_at = clock_timestamp()")
+
+    async def look(queue: str = "steps.default") -> tuple[int, int, bool]:
+        row = await db.fetch_one("suspects", {"queues": [queue], "worker": mine, "soon_s": 70.0})
+        assert row is not None
+        return row["waiting"], row["unserved"], row["holds"]
+
+    await play.start()
+    assert await look() == (0, 0, False), "an ordinary run is no suspect"
+    first, second = await suspects(play, 2)
+    await sql(db, "UPDATE runs SET deaths = 1 WHERE id NOT IN (:a, :b)", a=first, b=second)
+    assert await look() == (2, 2, False)
+    assert await look("steps.other") == (0, 0, False)
+    await make_worker(db, queue="steps.default.quarantine", concurrency=200)
+    await make_worker(db, queue="steps.default", concurrency=1)
+    assert await look() == (2, 2, False), "neither of them holds suspects alone"
+    await play.claim(first, mine)
+    assert await look() == (1, 1, True)
+    await make_worker(db, queue="steps.default.quarantine", concurrency=1)
+    assert await look() == (1, 0, True)
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["died", "left"])
