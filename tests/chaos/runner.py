@@ -1,0 +1,229 @@
+"""Leads through one go: start, load with faults, heal, drain, audit."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from tests.chaos.auditor import Audit, Expected, audit, unfinished
+from tests.chaos.doorbells import Doorbells
+from tests.chaos.faults import Fault, World, incarnation_of, usable
+from tests.chaos.recovery import Recovery
+from tests.chaos.report import INFORMATIVE, Outcome, build, events_of, keep_logs, reasons
+from tests.chaos.stack import ChaosStack
+from tests.chaos.workload import Workload
+
+_FAULT_THREADS = 8
+_DRAIN_S = 75.0
+_SHOWN_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is done: runs and faults, within a time under fault."""
+
+    runs: int
+    faults: int
+    seconds: float
+
+
+FULL = Size(2_000, 300, 450.0)
+SMALL = Size(300, 40, 60.0)
+
+
+def say(text: str) -> None:
+    """Tell whoever watches; the report alone goes to standard output."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stderr.flush()
+
+
+def plan(kinds: list[Fault], count: int, chance: random.Random) -> deque[Fault]:
+    """Choose the faults: every kind at least once, then by weight, in a random order."""
+    chosen = kinds[:count]
+    while len(chosen) < count:
+        chosen += chance.choices(kinds, [k.weight for k in kinds])
+    chance.shuffle(chosen)
+    return deque(chosen)
+
+
+class Attack:
+    """Does the planned faults at random times, several at once, never two on one target."""
+
+    def __init__(self, world: World, outcome: Outcome, chance: random.Random) -> None:
+        self._world = world
+        self._outcome = outcome
+        self._chance = chance
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_FAULT_THREADS, thread_name_prefix="fault")
+        self._left: deque[Fault] = deque()
+
+    def run(self, faults: deque[Fault], seconds: float) -> None:
+        """Spread the faults over `seconds` and wait for the last; what is left then is dropped."""
+        self._left = faults
+        began, count = time.monotonic(), len(faults)
+        give_up = began + seconds * 1.1
+        n = 0
+        while sum(self._outcome.faults.values()) < count and time.monotonic() < give_up:
+            due = began + seconds * (n + self._chance.random()) / count
+            time.sleep(min(max(0.05, due - time.monotonic()), 1.0))
+            if time.monotonic() >= due and (fault := self._take()) is not None:
+                n += 1
+                self._pool.submit(self._do, fault, random.Random(self._chance.getrandbits(64)))
+        self._pool.shutdown(wait=True)
+
+    def _take(self) -> Fault | None:
+        """Take the first planned fault whose target is free."""
+        with self._lock:
+            for fault in self._left:
+                if fault.target not in self._busy:
+                    self._left.remove(fault)
+                    self._busy.add(fault.target)
+                    return fault
+        return None
+
+    def _do(self, fault: Fault, chance: random.Random) -> None:
+        began = time.monotonic()
+        try:
+            happened = fault.act(self._world, chance)
+        except Exception as error:  # noqa: BLE001 - a broken fault is a finding, not the end
+            self._outcome.errors.append(f"{fault.name}: {type(error).__name__}: {error}"[:500])
+            happened = False
+        with self._lock:
+            self._busy.discard(fault.target)
+            (self._outcome.faults if happened else self._outcome.missed)[fault.name] += 1
+            if not happened:
+                self._left.append(fault)
+        say(f"{fault.name}{'' if happened else ' (missed)'} {time.monotonic() - began:.1f} s")
+
+
+def kill_only(world: World, outcome: Outcome, count: int, chance: random.Random) -> None:
+    """Kill one worker process after the other, each when the runs of the last are held again."""
+    import signal
+
+    for n in range(count):
+        while True:
+            grown = [
+                p for p in world.stack.worker_processes() if time.time() - p.create_time() > 5.5
+            ]
+            held = {
+                row["claimed_by"]
+                for row in world.stack.ask(
+                    "SELECT DISTINCT claimed_by FROM runs WHERE claim_id IS NOT NULL"
+                )
+            }
+            ready = [p for p in grown if incarnation_of(p) in held]
+            if ready:
+                break
+            time.sleep(0.05)
+        process = chance.choice(ready)
+        who = incarnation_of(process)
+        process.send_signal(signal.SIGKILL)
+        future = world.recovery.watch("killed", who, time.monotonic())
+        outcome.faults["kill_worker_process"] += 1
+        took = future.result() if future else 0.0
+        say(f"kill {n + 1} of {count}: recovered in {took:.2f} s")
+        time.sleep(chance.uniform(0.2, 0.6))
+
+
+def drain(stack: ChaosStack, seconds: float) -> None:
+    """Wait until nothing moves any more: all runs over or parked, every slot free."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if not unfinished(stack.query):
+                time.sleep(1.0)
+                return
+        except psycopg.Error:
+            pass
+        time.sleep(0.5)
+
+
+class Chaos:
+    """One go: `run` returns the report."""
+
+    def __init__(
+        self, size: Size, seed: int, *, kills: int = 0, disk: bool, env: dict[str, str]
+    ) -> None:
+        self._size = size
+        self._kills = kills
+        self._chance = random.Random(seed)
+        self._seed = seed
+        self._disk = disk
+        self._env = env
+        self._outcome = Outcome(seed, "kills only" if kills else "chaos")
+
+    def run(self) -> dict[str, Any]:
+        """Do it all."""
+        began = time.monotonic()
+        stack = ChaosStack(
+            small_disk=self._disk and not self._kills, env=self._env, plain=bool(self._kills)
+        )
+        with stack:
+            say(f"up after {time.monotonic() - began:.1f} s in {stack.folder}")
+            world = World(stack, Recovery(stack), Doorbells(stack))
+            workload = Workload(stack, self._size.runs, self._size.seconds, self._seed)
+            workload.put_agents()
+            self._attack(world, workload)
+            world.doorbells.close()
+            world.recovery.finish()
+            say("audit")
+            expected = {
+                name: Expected(run.agent, run.cancelled)
+                for name, run in workload.journal.runs.items()
+            }
+            found = audit(stack.query, expected, stack.effects)
+            self._outcome.total_s = time.monotonic() - began
+            if reasons(found, workload.journal, self._outcome):
+                self._keep(stack, found)
+            return build(self._outcome, found, workload.journal, world.recovery.samples)
+
+    def _attack(self, world: World, workload: Workload) -> None:
+        outcome, began = self._outcome, time.monotonic()
+        workload.start()
+        if self._kills:
+            time.sleep(4.0)
+            kill_only(world, outcome, self._kills, self._chance)
+            workload.stop()
+        else:
+            kinds, outcome.skipped = usable(world.stack)
+            for name, why in outcome.skipped.items():
+                say(f"{name} is left out: {why}")
+            faults = plan(kinds, self._size.faults, self._chance)
+            Attack(world, outcome, self._chance).run(faults, self._size.seconds)
+        workload.finish()
+        outcome.window_s = time.monotonic() - began
+        say("no more faults; waiting for the runs to end")
+        drain(world.stack, _DRAIN_S)
+        outcome.drain_s = time.monotonic() - began - outcome.window_s
+
+    def _keep(self, stack: ChaosStack, found: Audit) -> None:
+        named = {
+            kind: events_of(stack.query, [run for run, _ in runs[:_SHOWN_RUNS]])
+            for kind, runs in found.wrong.items()
+        }
+        extra = {"wrong": found.wrong, "events": named}
+        kept = keep_logs(stack.folder, self._seed, extra)
+        self._outcome.logs = str(kept)
+        for line in _tell(found, named):
+            say(line)
+        say(f"logs are kept in {kept}")
+
+
+def _tell(found: Audit, named: dict[str, dict[str, list[str]]]) -> Iterator[str]:
+    for kind, runs in found.wrong.items():
+        if kind in INFORMATIVE:
+            continue
+        yield f"== {kind}: {len(runs)}"
+        for run, seen in runs[:_SHOWN_RUNS]:
+            yield f"{run}: {seen}"
+            yield from named[kind].get(run, [])
