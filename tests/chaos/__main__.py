@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.chaos.small_disk import own_mounts
 
 _KILL_EVERY_S = 3.0
-_RUNS_PER_S = 8
+_RUNS_PER_S = 4
 
 
 def _arguments() -> argparse.Namespace:
@@ -21,6 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--faults", type=int, help="faults to make")
     parser.add_argument("--seconds", type=float, help="how long there are faults")
     parser.add_argument("--seed", type=int, help="repeat the plan of an earlier go")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of a green go as well")
     parser.add_argument("--out", type=Path, help="write the report here as well")
     parser.add_argument(
         "--kills-only", type=int, default=0, metavar="N",
@@ -49,7 +50,9 @@ def main() -> int:
     if no_mounts:
         say(no_mounts)
     env = {"HARNESS_TEST_MUTATE": given.mutate} if given.mutate else {}
-    chaos = Chaos(size, seed, kills=given.kills_only, disk=no_mounts is None, env=env)
+    chaos = Chaos(
+        size, seed, kills=given.kills_only, disk=no_mounts is None, keep=given.keep, env=env
+    )
     report = chaos.run() | {"mutation": given.mutate}
     text = json.dumps(report, indent=2, default=str)
     if given.out:

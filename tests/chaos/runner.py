@@ -152,13 +152,21 @@ class Chaos:
     """One go: `run` returns the report."""
 
     def __init__(
-        self, size: Size, seed: int, *, kills: int = 0, disk: bool, env: dict[str, str]
+        self,
+        size: Size,
+        seed: int,
+        *,
+        kills: int = 0,
+        disk: bool,
+        keep: bool = False,
+        env: dict[str, str],
     ) -> None:
         self._size = size
         self._kills = kills
         self._chance = random.Random(seed)
         self._seed = seed
         self._disk = disk
+        self._keep_always = keep
         self._env = env
         self._outcome = Outcome(seed, "kills only" if kills else "chaos")
 
@@ -183,7 +191,7 @@ class Chaos:
             }
             found = audit(stack.query, expected, stack.effects)
             self._outcome.total_s = time.monotonic() - began
-            if reasons(found, workload.journal, self._outcome):
+            if self._keep_always or reasons(found, workload.journal, self._outcome):
                 self._keep(stack, found)
             return build(self._outcome, found, workload.journal, world.recovery.samples)
 
