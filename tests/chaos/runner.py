@@ -36,7 +36,7 @@ class Size:
     seconds: float
 
 
-FULL = Size(2_000, 300, 450.0)
+FULL = Size(2_000, 300, 420.0)
 SMALL = Size(300, 40, 60.0)
 
 

@@ -30,7 +30,7 @@ from harness_worker.scheduler.admit import SHARE, AdmitLoop, blocks
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
-from harness_worker.scheduler.reap import ReapLoop
+from harness_worker.scheduler.reap import BATCH, ReapLoop
 from harness_worker.scheduler.service import look_once
 from harness_worker.scheduler.wake import WakeLoop
 from tests.fakes.cut_proxy import CutProxy
@@ -275,6 +275,38 @@ async def test_poison_is_put_aside(play, db, shared):
     assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "poisoned")
     assert await play.running() == 0
     await play.check_whole(run_id)
+
+
+async def test_what_a_dead_worker_held_is_given_back_in_few_commits(db, shared):
+    """INV8: at a commit a run, a process that held hundreds took seconds, and the term with it."""
+    play = Play(db, await make_tenant(db, max_running=200, granted=200))
+    worker = await make_worker(db, silent_s=60)
+    runs = [await play.start() for _ in range(2 * BATCH + 5)]
+    for run_id in runs:
+        await play.claim(run_id, worker)
+    shared.bell.taken()
+    assert await once(await reaper(shared), shared) == 1 + len(runs)
+    assert sorted(shared.bell.taken()) == sorted(runs)
+    assert sorted(run for run, _ in shared.leases.broken) == sorted(runs)
+    (row,) = await sql(
+        db, "SELECT count(DISTINCT xmin::text) AS n FROM runs WHERE id = ANY(:r)", r=runs
+    )
+    assert row["n"] == 3
+    for run_id in runs[:2]:
+        await play.check_whole(run_id)
+
+
+async def test_a_run_that_cannot_be_given_back_holds_up_nobody(play, db, shared):
+    """INV15: also when a whole batch of them comes first."""
+    worker = await make_worker(db, silent_s=60)
+    runs = [await play.start() for _ in range(BATCH + 3)]
+    for run_id in runs:
+        await play.claim(run_id, worker)
+    bad, good = runs[:BATCH], runs[BATCH:]
+    await sql(db, "UPDATE runs SET status = 'from the future' WHERE id = ANY(:b)", b=bad)
+    shared.bell.taken()
+    assert await once(await reaper(shared), shared) == 1 + len(good)
+    assert sorted(shared.bell.taken()) == sorted(good)
 
 
 async def test_a_run_whose_owner_is_unknown_is_found(play, shared):
