@@ -28,6 +28,10 @@ def _arguments() -> argparse.Namespace:
         help="kill N worker processes one after the other, and nothing else",
     )  # fmt: skip
     parser.add_argument(
+        "--p99-limit", type=float, metavar="S",
+        help="be red when a killed process's runs wait longer than that (99 of 100)",
+    )  # fmt: skip
+    parser.add_argument(
         "--mutate", metavar="NAME",
         help="switch a mechanism off (HARNESS_TEST_MUTATE=NAME) and expect red: 0 is red, 1 green",
     )  # fmt: skip
@@ -38,7 +42,7 @@ def main() -> int:
     """Run it; returns 1 when something was lost, doubled, left out or stuck."""
     given = _arguments()
     no_mounts = own_mounts()  # before any thread starts
-    from tests.chaos.runner import FULL, SMALL, Chaos, Size, say
+    from tests.chaos.runner import FULL, SMALL, Chaos, Options, Size, say
 
     base = SMALL if given.small else FULL
     size = Size(given.runs or base.runs, given.faults or base.faults, given.seconds or base.seconds)
@@ -49,10 +53,15 @@ def main() -> int:
     say(f"seed {seed}")
     if no_mounts:
         say(no_mounts)
-    env = {"HARNESS_TEST_MUTATE": given.mutate} if given.mutate else {}
-    chaos = Chaos(
-        size, seed, kills=given.kills_only, disk=no_mounts is None, keep=given.keep, env=env
+    options = Options(
+        seed,
+        kills=given.kills_only,
+        disk=no_mounts is None,
+        keep=given.keep,
+        p99_limit_s=given.p99_limit,
+        env={"HARNESS_TEST_MUTATE": given.mutate} if given.mutate else {},
     )
+    chaos = Chaos(size, options)
     report = chaos.run() | {"mutation": given.mutate}
     text = json.dumps(report, indent=2, default=str)
     if given.out:

@@ -218,19 +218,22 @@ def black_hole_valkey(world: World, chance: random.Random) -> bool:
     return True
 
 
-# What the request looks like whose reply gets lost: plain text in the protocol.
-MARKERS = {
-    "postgres-worker": {"commit": b"seen_fence", "claim": b'"have"', "intent": b'"effect"'},
-    "postgres-api": {"start": b"COMMIT", "any": b"runs"},
-}
+# What a request looks like in the protocol whose reply, or whose successor's, gets lost. A step's
+# commit is one statement; the API's COMMIT follows the row of the audit trail.
+MARKERS = (
+    ("postgres-worker", b"seen_fence", False),
+    ("postgres-worker", b'"have"', False),
+    ("postgres-worker", b'"effect"', False),
+    ("postgres-api", b"run.create\x00", True),
+    ("postgres-api", b"run.cancel\x00", True),
+)
 
 
 def lose_commit_reply(world: World, chance: random.Random) -> bool:
     """Let a commit reach Postgres and lose its reply: nobody knows what came of it."""
-    name = chance.choice(sorted(MARKERS))
-    kind = chance.choice(sorted(MARKERS[name]))
+    name, marker, following = chance.choice(MARKERS)
     hit = threading.Event()
-    world.stack.proxies.lose_reply_of(name, MARKERS[name][kind], hit)
+    world.stack.proxies.lose_reply_of(name, marker, hit, following=following)
     happened = hit.wait(4.0)
     time.sleep(chance.uniform(0.05, 0.5))
     world.stack.proxies.heal(name)

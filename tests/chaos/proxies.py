@@ -51,17 +51,24 @@ class Proxies:
 
         self._call(heal)
 
-    def lose_reply_of(self, name: str, marker: bytes, hit: threading.Event) -> None:
-        """Drop replies from the next request on that holds `marker`; `hit` is set then."""
+    def lose_reply_of(
+        self, name: str, marker: bytes, hit: threading.Event, *, following: bool = False
+    ) -> None:
+        """Drop replies from the next request on that holds `marker`, or from the one after that
+        (`following`); `hit` is set then.
+        """
 
         def arm() -> None:
             proxy = self._proxies[name]
+            passed = not following
 
             def look(data: bytes) -> None:
-                if marker in data:
+                nonlocal passed
+                if passed and (following or marker in data):
                     proxy.mode = "drop_replies"
                     proxy.on_request = None
                     hit.set()
+                passed = passed or marker in data
 
             proxy.on_request = look
 

@@ -35,6 +35,7 @@ class Outcome:
     drain_s: float = 0.0
     total_s: float = 0.0
     logs: str | None = None
+    p99_limit_s: float | None = None
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | int | None]:
@@ -54,7 +55,9 @@ def _recovery(samples: Samples) -> dict[str, Any]:
     return shown | {"unmeasured": samples.unmeasured, "never": samples.never}
 
 
-def reasons(found: Audit, journal: Journal, outcome: Outcome) -> list[str]:
+def reasons(
+    found: Audit, journal: Journal, outcome: Outcome, killed_s: Sequence[float]
+) -> list[str]:
     """Say why this go is red; empty when it is green."""
     red = [f"{kind}: {len(runs)}" for kind, runs in found.wrong.items() if kind not in INFORMATIVE]
     if journal.twins:
@@ -63,6 +66,10 @@ def reasons(found: Audit, journal: Journal, outcome: Outcome) -> list[str]:
         red.append(f"requests refused: {len(journal.refused)}")
     if journal.unanswered:
         red.append(f"requests never answered: {len(journal.unanswered)}")
+    limit_s = outcome.p99_limit_s
+    p99_s = percentiles(killed_s)["p99"]
+    if limit_s is not None and (p99_s is None or p99_s > limit_s):
+        red.append(f"recovery after a kill: p99 {p99_s} s, {limit_s} s are allowed")
     if outcome.errors:
         red.append(f"faults that raised: {len(outcome.errors)}")
     return red
@@ -73,7 +80,7 @@ def build(
 ) -> dict[str, Any]:
     """Build the report."""
     busy_s = max(0.1, outcome.window_s + outcome.drain_s)
-    red = reasons(found, journal, outcome)
+    red = reasons(found, journal, outcome, recovery["killed"].seconds)
     return {
         "green": not red,
         "reasons": red,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -34,6 +35,18 @@ class Size:
     runs: int
     faults: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How it is done. `kills`: so many kills of worker processes and nothing else."""
+
+    seed: int
+    kills: int = 0
+    disk: bool = False
+    keep: bool = False
+    p99_limit_s: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 FULL = Size(2_000, 300, 420.0)
@@ -108,8 +121,6 @@ class Attack:
 
 def kill_only(world: World, outcome: Outcome, count: int, chance: random.Random) -> None:
     """Kill one worker process after the other, each when the runs of the last are held again."""
-    import signal
-
     for n in range(count):
         while True:
             grown = [
@@ -151,35 +162,25 @@ def drain(stack: ChaosStack, seconds: float) -> None:
 class Chaos:
     """One go: `run` returns the report."""
 
-    def __init__(
-        self,
-        size: Size,
-        seed: int,
-        *,
-        kills: int = 0,
-        disk: bool,
-        keep: bool = False,
-        env: dict[str, str],
-    ) -> None:
+    def __init__(self, size: Size, options: Options) -> None:
         self._size = size
-        self._kills = kills
-        self._chance = random.Random(seed)
-        self._seed = seed
-        self._disk = disk
-        self._keep_always = keep
-        self._env = env
-        self._outcome = Outcome(seed, "kills only" if kills else "chaos")
+        self._options = options
+        self._chance = random.Random(options.seed)
+        mode = "kills only" if options.kills else "chaos"
+        self._outcome = Outcome(options.seed, mode, p99_limit_s=options.p99_limit_s)
 
     def run(self) -> dict[str, Any]:
         """Do it all."""
         began = time.monotonic()
         stack = ChaosStack(
-            small_disk=self._disk and not self._kills, env=self._env, plain=bool(self._kills)
+            small_disk=self._options.disk and not self._options.kills,
+            env=dict(self._options.env),
+            plain=bool(self._options.kills),
         )
         with stack:
             say(f"up after {time.monotonic() - began:.1f} s in {stack.folder}")
             world = World(stack, Recovery(stack), Doorbells(stack))
-            workload = Workload(stack, self._size.runs, self._size.seconds, self._seed)
+            workload = Workload(stack, self._size.runs, self._size.seconds, self._options.seed)
             workload.put_agents()
             self._attack(world, workload)
             world.doorbells.close()
@@ -191,16 +192,18 @@ class Chaos:
             }
             found = audit(stack.query, expected, stack.effects)
             self._outcome.total_s = time.monotonic() - began
-            if self._keep_always or reasons(found, workload.journal, self._outcome):
+            killed_s = world.recovery.samples["killed"].seconds
+            red = reasons(found, workload.journal, self._outcome, killed_s)
+            if self._options.keep or red:
                 self._keep(stack, found)
             return build(self._outcome, found, workload.journal, world.recovery.samples)
 
     def _attack(self, world: World, workload: Workload) -> None:
         outcome, began = self._outcome, time.monotonic()
         workload.start()
-        if self._kills:
+        if self._options.kills:
             time.sleep(4.0)
-            kill_only(world, outcome, self._kills, self._chance)
+            kill_only(world, outcome, self._options.kills, self._chance)
             workload.stop()
         else:
             kinds, outcome.skipped = usable(world.stack)
@@ -220,7 +223,7 @@ class Chaos:
             for kind, runs in found.wrong.items()
         }
         extra = {"wrong": found.wrong, "events": named}
-        kept = keep_logs(stack.folder, self._seed, extra)
+        kept = keep_logs(stack.folder, self._options.seed, extra)
         self._outcome.logs = str(kept)
         for line in _tell(found, named):
             say(line)
