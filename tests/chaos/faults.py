@@ -34,6 +34,9 @@ class World:
     doorbells: Doorbells
 
 
+_FEWEST = 2
+"""Worker processes that must be at work before one is taken away: somebody has to go on."""
+
 Act = Callable[[World, random.Random], bool]
 
 
@@ -54,18 +57,30 @@ def incarnation_of(process: psutil.Process) -> UUID:
     return UUID(hex=process.environ()["HARNESS_INCARNATION"])
 
 
+def _at_work(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
+    """Return the worker processes that have announced themselves a while ago and live.
+
+    To kill a process that is still starting, over and over, would only take all capacity away.
+    """
+    rows = stack.ask(
+        "SELECT incarnation FROM workers WHERE died_at IS NULL "
+        "AND started_at < clock_timestamp() - interval '3 s' "
+        "AND seen_at > clock_timestamp() - interval '5 s'"
+    )
+    known = {row["incarnation"] for row in rows}
+    found = [(p, incarnation_of(p)) for p in stack.worker_processes()]
+    return [(p, who) for p, who in found if who in known]
+
+
 def kill_worker_process(world: World, chance: random.Random) -> bool:
     """Kill -9 one worker process; its supervisor starts another."""
-    found = world.stack.worker_processes()
-    # A process that ends soon after its start is started again with a pause: take an older one.
-    grown = [p for p in found if time.time() - p.create_time() > 6.0] or found
-    if not grown:
-        return False
     try:
-        process = chance.choice(grown)
-        who = incarnation_of(process)
+        found = _at_work(world.stack)
+        if len(found) < _FEWEST:
+            return False
+        process, who = chance.choice(found)
         process.send_signal(signal.SIGKILL)
-    except (psutil.Error, KeyError):
+    except (psutil.Error, psycopg.Error, KeyError):
         return False
     world.recovery.watch("killed", who, time.monotonic())
     return True
@@ -74,8 +89,13 @@ def kill_worker_process(world: World, chance: random.Random) -> bool:
 def kill_supervisor(world: World, chance: random.Random) -> bool:
     """Kill -9 a supervisor: its processes die with it, and nobody is left to say so."""
     name = chance.choice(["worker-0", "worker-1"])
-    children = psutil.Process(world.stack.processes[name].pid).children()
-    who = [incarnation_of(child) for child in children]
+    try:
+        if len(_at_work(world.stack)) <= _FEWEST:
+            return False
+        children = psutil.Process(world.stack.processes[name].pid).children()
+        who = [incarnation_of(child) for child in children]
+    except (psutil.Error, psycopg.Error, KeyError):
+        return False
     world.stack.kill(name)
     began = time.monotonic()
     for one in who:
@@ -86,11 +106,13 @@ def kill_supervisor(world: World, chance: random.Random) -> bool:
 
 def freeze_worker(world: World, chance: random.Random) -> bool:
     """SIGSTOP a worker process beyond its lease, then let it go on."""
-    found = world.stack.worker_processes()
-    if not found:
+    try:
+        found = _at_work(world.stack)
+    except (psutil.Error, psycopg.Error, KeyError):
         return False
-    process = chance.choice(found)
-    who = incarnation_of(process)
+    if len(found) < _FEWEST:
+        return False
+    process, who = chance.choice(found)
     return _freeze(process, LEASE_S + chance.uniform(1.0, 3.0), world, who)
 
 

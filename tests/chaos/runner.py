@@ -190,7 +190,8 @@ class Chaos:
                 name: Expected(run.agent, run.cancelled)
                 for name, run in workload.journal.runs.items()
             }
-            found = audit(stack.query, expected, stack.effects)
+            with stack.snapshot() as query:
+                found = audit(query, expected, stack.effects, workload.journal.unanswered)
             self._outcome.total_s = time.monotonic() - began
             killed_s = world.recovery.samples["killed"].seconds
             red = reasons(found, workload.journal, self._outcome, killed_s)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 _CLONE_NEWNS = 0x00020000
 _SPARE_BYTES = 16 * 1024
+_PIECE_BYTES = 8 * 1024 * 1024
+_TRIES = 200
 
 
 def own_mounts() -> str | None:
@@ -32,7 +34,7 @@ def own_mounts() -> str | None:
 class SmallDisk:
     """A tmpfs at `path` that belongs to whoever runs Postgres."""
 
-    def __init__(self, path: Path, uid: int, gid: int, size_mb: int = 384) -> None:
+    def __init__(self, path: Path, uid: int, gid: int, size_mb: int = 256) -> None:
         self.path = path
         self._balloon = path / "balloon"
         path.mkdir()
@@ -43,15 +45,18 @@ class SmallDisk:
 
     def fill(self) -> int:
         """Leave no room but a few pages; returns the size of the balloon in bytes."""
+        size = 0
         with self._balloon.open("wb") as file:
-            for spare in range(_SPARE_BYTES, 200 * _SPARE_BYTES, _SPARE_BYTES):
+            for _ in range(_TRIES):
                 space = os.statvfs(self.path)
-                size = max(1, space.f_bavail * space.f_frsize - spare)
+                free = space.f_bavail * space.f_frsize - _SPARE_BYTES
+                if free <= 0:
+                    return size
                 # Refused when somebody else took a page meanwhile: then less will do.
                 with contextlib.suppress(OSError):
-                    os.posix_fallocate(file.fileno(), 0, size)
-                    return size
-        raise OSError(f"{self.path} cannot be filled")
+                    os.posix_fallocate(file.fileno(), size, min(free, _PIECE_BYTES))
+                    size += min(free, _PIECE_BYTES)
+        return size
 
     def make_room(self) -> None:
         """Let the balloon go."""

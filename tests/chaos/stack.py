@@ -8,6 +8,8 @@ import asyncio
 import shutil
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -149,6 +151,13 @@ class ChaosStack(Stack):
             self._local.conn = conn
         rows: list[dict[str, Any]] = conn.execute(statement, params).fetchall()
         return rows
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+        """Give a way to ask Postgres over and over as it is at one moment."""
+        with psycopg.connect(self.postgres.url, row_factory=dict_row) as conn:
+            conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            yield lambda statement, *params: conn.execute(statement, params).fetchall()
 
     def worker_processes(self) -> list[psutil.Process]:
         """List the worker processes of every supervisor, oldest first."""
