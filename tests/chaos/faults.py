@@ -57,7 +57,7 @@ def incarnation_of(process: psutil.Process) -> UUID:
     return UUID(hex=process.environ()["HARNESS_INCARNATION"])
 
 
-def _at_work(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
+def at_work(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
     """Return the worker processes that have announced themselves a while ago and live.
 
     To kill a process that is still starting, over and over, would only take all capacity away.
@@ -68,14 +68,17 @@ def _at_work(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
         "AND seen_at > clock_timestamp() - interval '5 s'"
     )
     known = {row["incarnation"] for row in rows}
-    found = [(p, incarnation_of(p)) for p in stack.worker_processes()]
-    return [(p, who) for p, who in found if who in known]
+    found = []
+    for process in stack.worker_processes():
+        with contextlib.suppress(psutil.Error, KeyError):  # it may just be dying
+            found.append((process, incarnation_of(process)))
+    return [(process, who) for process, who in found if who in known]
 
 
 def kill_worker_process(world: World, chance: random.Random) -> bool:
     """Kill -9 one worker process; its supervisor starts another."""
     try:
-        found = _at_work(world.stack)
+        found = at_work(world.stack)
         if len(found) < _FEWEST:
             return False
         process, who = chance.choice(found)
@@ -90,7 +93,7 @@ def kill_supervisor(world: World, chance: random.Random) -> bool:
     """Kill -9 a supervisor: its processes die with it, and nobody is left to say so."""
     name = chance.choice(["worker-0", "worker-1"])
     try:
-        if len(_at_work(world.stack)) <= _FEWEST:
+        if len(at_work(world.stack)) <= _FEWEST:
             return False
         children = psutil.Process(world.stack.processes[name].pid).children()
         who = [incarnation_of(child) for child in children]
@@ -107,7 +110,7 @@ def kill_supervisor(world: World, chance: random.Random) -> bool:
 def freeze_worker(world: World, chance: random.Random) -> bool:
     """SIGSTOP a worker process beyond its lease, then let it go on."""
     try:
-        found = _at_work(world.stack)
+        found = at_work(world.stack)
     except (psutil.Error, psycopg.Error, KeyError):
         return False
     if len(found) < _FEWEST:

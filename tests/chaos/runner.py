@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
+import psutil
 import psycopg
 
 from tests.chaos.auditor import Audit, Expected, audit, unfinished
 from tests.chaos.doorbells import Doorbells
-from tests.chaos.faults import Fault, World, incarnation_of, usable
+from tests.chaos.faults import Fault, World, at_work, usable
 from tests.chaos.recovery import Recovery
 from tests.chaos.report import INFORMATIVE, Outcome, build, events_of, keep_logs, reasons
 from tests.chaos.stack import ChaosStack
@@ -25,6 +27,8 @@ from tests.chaos.workload import Workload
 
 _FAULT_THREADS = 8
 _DRAIN_S = 75.0
+_GROWN_S = 5.5
+"""A supervisor starts a process that ended sooner with a pause."""
 _SHOWN_RUNS = 5
 
 
@@ -122,28 +126,28 @@ class Attack:
 def kill_only(world: World, outcome: Outcome, count: int, chance: random.Random) -> None:
     """Kill one worker process after the other, each when the runs of the last are held again."""
     for n in range(count):
-        while True:
-            grown = [
-                p for p in world.stack.worker_processes() if time.time() - p.create_time() > 5.5
-            ]
-            held = {
-                row["claimed_by"]
-                for row in world.stack.ask(
-                    "SELECT DISTINCT claimed_by FROM runs WHERE claim_id IS NOT NULL"
-                )
-            }
-            ready = [p for p in grown if incarnation_of(p) in held]
-            if ready:
-                break
-            time.sleep(0.05)
-        process = chance.choice(ready)
-        who = incarnation_of(process)
+        process, who = chance.choice(_holders(world.stack))
         process.send_signal(signal.SIGKILL)
         future = world.recovery.watch("killed", who, time.monotonic())
         outcome.faults["kill_worker_process"] += 1
         took = future.result() if future else 0.0
         say(f"kill {n + 1} of {count}: recovered in {took:.2f} s")
         time.sleep(chance.uniform(0.2, 0.6))
+
+
+def _holders(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
+    """Wait for a worker process that holds runs and will be started again without a pause."""
+    while True:
+        held = "SELECT DISTINCT claimed_by FROM runs WHERE claim_id IS NOT NULL"
+        owners = {row["claimed_by"] for row in stack.ask(held)}
+        found = [
+            (process, who)
+            for process, who in at_work(stack)
+            if who in owners and time.time() - process.create_time() > _GROWN_S
+        ]
+        if found:
+            return found
+        time.sleep(0.05)
 
 
 def drain(stack: ChaosStack, seconds: float) -> None:
