@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Run it; returns 1 when something was lost, doubled, left out or stuck."""
     given = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
     no_mounts = own_mounts()  # before any thread starts
     from tests.chaos.runner import FULL, SMALL, Chaos, Options, Size, say
 

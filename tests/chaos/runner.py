@@ -26,7 +26,9 @@ from tests.chaos.stack import ChaosStack
 from tests.chaos.workload import Workload
 
 _FAULT_THREADS = 8
-_DRAIN_S = 75.0
+_STILL_S = 75.0
+"""Longer than the longest pause between two rings (`scheduler.ring_after_max_s`)."""
+_LONGEST_DRAIN_S = 300.0
 _GROWN_S = 5.5
 """A supervisor starts a process that ended sooner with a pause."""
 _SHOWN_RUNS = 5
@@ -150,17 +152,25 @@ def _holders(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
         time.sleep(0.05)
 
 
-def drain(stack: ChaosStack, seconds: float) -> None:
-    """Wait until nothing moves any more: all runs over or parked, every slot free."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if not unfinished(stack.query):
-                time.sleep(1.0)
-                return
-        except psycopg.Error:
-            pass
+def drain(stack: ChaosStack) -> None:
+    """Wait until all runs are over or parked, or until nothing has moved for a while: a slow
+    machine is no stuck run.
+    """
+    give_up = time.monotonic() + _LONGEST_DRAIN_S
+    moved_at, seen = time.monotonic(), (0, 0)
+    while time.monotonic() < min(give_up, moved_at + _STILL_S):
         time.sleep(0.5)
+        try:
+            left = unfinished(stack.query)
+            (row,) = stack.query("SELECT sum(version)::int AS moves FROM runs")
+        except psycopg.Error:
+            continue
+        if not left:
+            time.sleep(1.0)
+            return
+        now = (len(left), row["moves"])
+        if now != seen:
+            moved_at, seen = time.monotonic(), now
 
 
 class Chaos:
@@ -219,7 +229,7 @@ class Chaos:
         workload.finish()
         outcome.window_s = time.monotonic() - began
         say("no more faults; waiting for the runs to end")
-        drain(world.stack, _DRAIN_S)
+        drain(world.stack)
         outcome.drain_s = time.monotonic() - began - outcome.window_s
 
     def _keep(self, stack: ChaosStack, found: Audit) -> None:
