@@ -102,6 +102,7 @@ class ChaosStack(Stack):
             LD_PRELOAD=str(self.faketime),
             FAKETIME=offset,
             FAKETIME_DONT_FAKE_MONOTONIC="1",
+            PYTHONPATH=str(Path(__file__).parent / "wrong_clock"),
         )
 
     def _proxied(self, who: str) -> dict[str, str]:
