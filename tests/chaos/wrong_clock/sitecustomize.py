@@ -8,10 +8,11 @@ comes does not.
 
 import threading
 import time
+from typing import SupportsIndex
 
 
-def _sleep(seconds: float) -> None:
-    threading.Event().wait(seconds)
+def _sleep(seconds: float | SupportsIndex, /) -> None:
+    threading.Event().wait(float(seconds))
 
 
 time.sleep = _sleep
