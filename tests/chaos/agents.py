@@ -68,7 +68,7 @@ AGENTS = (
         ("whoami", "append_line"),
     ),
     ChaosAgent(
-        "slow_writer", 10, 5,
+        "slow_writer", 20, 5,
         (
             _says("who", 0.2, _WHO),
             _says("slow", 0.3, ("slow_line", {"line": "{{result:1}} s1"})),

@@ -11,7 +11,7 @@ from harness_worker.sdk import ToolContext, tool
 from harness_worker.tools.append_line import OUTBOX
 
 EFFECTS = "effects.txt"
-SLOW_S = 0.4
+SLOW_S = 0.8
 
 
 @tool(effect="read")
