@@ -133,20 +133,25 @@ def _freeze(
     return True
 
 
-def _leader(stack: ChaosStack, chance: random.Random) -> str:
-    """Name the scheduler that leads, or any when Postgres cannot say."""
-    names = ["scheduler-0", "scheduler-1"]
+def _leader(stack: ChaosStack) -> str | None:
+    """Name the scheduler that leads now; None while nobody does (one may still be starting)."""
     try:
-        rows = stack.ask("SELECT holder_name FROM leader WHERE name = 'scheduler'")
+        rows = stack.ask(
+            "SELECT holder_name FROM leader WHERE name = 'scheduler' AND until > clock_timestamp()"
+        )
         pid = int(str(rows[0]["holder_name"]).split("@")[0].split("-")[1])
-        return next(n for n in names if stack.processes[n].pid == pid)
-    except (psycopg.Error, StopIteration, IndexError, ValueError):
-        return chance.choice(names)
+    except (psycopg.Error, IndexError, ValueError):
+        return None
+    names = ("scheduler-0", "scheduler-1")
+    return next((n for n in names if stack.processes[n].pid == pid), None)
 
 
 def kill_leader(world: World, chance: random.Random) -> bool:
     """Kill -9 the scheduler that leads, and start it again."""
-    name = _leader(world.stack, chance)
+    del chance
+    name = _leader(world.stack)
+    if name is None:
+        return False
     world.stack.kill(name)
     world.stack.start(name)
     return True
@@ -154,8 +159,11 @@ def kill_leader(world: World, chance: random.Random) -> bool:
 
 def freeze_leader(world: World, chance: random.Random) -> bool:
     """SIGSTOP the leader beyond its term: two think that they lead when it goes on."""
-    pid = world.stack.processes[_leader(world.stack, chance)].pid
-    return _freeze(psutil.Process(pid), chance.uniform(5.0, 7.0))
+    name = _leader(world.stack)
+    if name is None:
+        return False
+    process = psutil.Process(world.stack.processes[name].pid)
+    return _freeze(process, chance.uniform(5.0, 7.0))
 
 
 def kill_api(world: World, chance: random.Random) -> bool:

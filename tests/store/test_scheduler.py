@@ -265,6 +265,24 @@ async def test_doorbells_that_a_dead_worker_may_have_swallowed_are_rung_again(pl
     assert shared.bell.taken() == [run_id]
 
 
+@pytest.mark.parametrize("name", ["worker_died", "ring_all"])
+async def test_a_death_and_a_forgetful_broker_wait_for_no_claim(play, db, shared, name):
+    """INV8: waiting for a batch of claims that waited for them was a deadlock, and the report of a
+    death its victim.
+    """
+    held, free = await play.start(), await play.start()
+    params = {"worker": await make_worker(db), "why": "killed", "only_if_silent": False}
+    params |= {"silent_s": 0.0, "term": shared.term}
+    await sql(db, "UPDATE runs SET wake_at = clock_timestamp() + interval '1 hour', rings = 3")
+    lock = "SELECT id FROM runs WHERE id = %s FOR UPDATE"
+    async with db.transaction() as claiming:
+        await claiming.execute(lock, (held,))
+        async with asyncio.timeout(5):
+            await db.fetch(name, params)
+        due = await sql(db, "SELECT id FROM runs WHERE wake_at <= clock_timestamp()")
+    assert [row["id"] for row in due] == [free]
+
+
 async def test_poison_is_put_aside(play, db, shared):
     """INV15."""
     run_id = await play.start()
