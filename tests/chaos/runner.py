@@ -32,6 +32,7 @@ _LONGEST_DRAIN_S = 300.0
 _GROWN_S = 5.5
 """A supervisor starts a process that ended sooner with a pause."""
 _SHOWN_RUNS = 5
+_MUTATION_WORKERS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,18 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def plan(kinds: list[Fault], count: int, chance: random.Random) -> deque[Fault]:
-    """Choose the faults: every kind at least once, then by weight, in a random order."""
+def plan(
+    kinds: list[Fault], count: int, chance: random.Random, *, more_workers: int = 1
+) -> deque[Fault]:
+    """Choose the faults: every kind at least once, then by weight, in a random order.
+
+    With `more_workers` those that take a worker away come so many times as often: most mechanisms
+    that a mutation removes are there for them.
+    """
     chosen = kinds[:count]
     while len(chosen) < count:
-        chosen += chance.choices(kinds, [k.weight for k in kinds])
+        weights = [k.weight * (more_workers if k.target == "worker" else 1) for k in kinds]
+        chosen += chance.choices(kinds, weights)
     chance.shuffle(chosen)
     return deque(chosen)
 
@@ -224,7 +232,8 @@ class Chaos:
             kinds, outcome.skipped = usable(world.stack)
             for name, why in outcome.skipped.items():
                 say(f"{name} is left out: {why}")
-            faults = plan(kinds, self._size.faults, self._chance)
+            more = _MUTATION_WORKERS if "HARNESS_TEST_MUTATE" in self._options.env else 1
+            faults = plan(kinds, self._size.faults, self._chance, more_workers=more)
             Attack(world, outcome, self._chance).run(faults, self._size.seconds)
         workload.finish()
         outcome.window_s = time.monotonic() - began
