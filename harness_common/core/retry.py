@@ -42,6 +42,8 @@ def retry_in_s(rule: RetryRule, failure: Failure, failures: int, jitter: float) 
             patience = backoff_s(rule, max(1, failures), jitter)
             if failure.retry_after_s is None:
                 return patience
+            if failure.permit is not None:
+                return failure.retry_after_s  # a slot of its own, jitter included
             # Jitter is added, never taken away: nobody calls before Retry-After (INV14).
             # "Retry-After: 0" is no leave for a hot loop.
             wait_s = failure.retry_after_s + min(1.0, 0.1 * failure.retry_after_s) * jitter
@@ -66,6 +68,7 @@ def classify(error: BaseException) -> Failure:
                 error.retry_after_s,
                 error.scope,
                 dict(error.detail) or None,
+                dict(error.permit) if error.permit else None,
             )
         case Transient():
             return Failure(

@@ -138,11 +138,19 @@ def _step_failed(state: RunState, one: Input, now: datetime) -> Transition:
         Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
         Event(
             ev.STEP_FAILED,
-            {"kind": state.next_kind, "error": failure.to_json(), "failures": failures},
+            {
+                "kind": state.next_kind,
+                "attempt": state.failures + state.limited + 1,
+                "error": failure.to_json(),
+                "failures": failures,
+            },
             number,
         ),
     )
-    free = replace(state, claimed=False, failures=failures, limited=limited)
+    memo = _without_permit(state.memo)
+    if failure.permit is not None:
+        memo["permit"] = failure.permit
+    free = replace(state, claimed=False, failures=failures, limited=limited, memo=memo)
     if state.cancel_requested:
         return _then(events, _end(free, Status.CANCELLED, "cancelled", now))
     if wait_s is None:
@@ -153,7 +161,7 @@ def _step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     until = now + timedelta(seconds=wait_s)
     delayed = replace(free, status=Status.DELAYED, not_before=until)
     why = "rate_limited" if failure.category == "limited" else "retry"
-    return _then(events, _delay(delayed, why, until, number, now))
+    return _then(events, _delay(delayed, why, until, number, now, scope=failure.scope))
 
 
 def _step_done(state: RunState, one: Input, now: datetime) -> Transition:
@@ -269,7 +277,15 @@ def _tools_unknown(
 
 
 def _step_counted(state: RunState) -> RunState:
-    return replace(state, step=state.step + 1, failures=0, limited=0, deaths=0)
+    memo = _without_permit(state.memo)
+    return replace(state, step=state.step + 1, failures=0, limited=0, deaths=0, memo=memo)
+
+
+def _without_permit(memo: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the memo without the slot for one model call (`core.throttle`): an attempt uses it
+    up.
+    """
+    return {name: value for name, value in memo.items() if name != "permit"}
 
 
 def _delay(
@@ -279,13 +295,17 @@ def _delay(
     number: int,
     now: datetime,
     outcomes: tuple[CallOutcome, ...] = (),
+    scope: str = "",
 ) -> Transition:
     """Let the run wait until `until`, or fail it now if its own deadline comes first."""
     deadline = state.limits.deadline
     if deadline is not None and until > deadline:
         ended = _give_up(replace(state, not_before=None), "deadline_exceeded", now)
         return replace(ended, outcomes=outcomes)
-    event = Event(ev.RUN_DELAYED, {"why": why, "until": until.isoformat()}, number)
+    payload: dict[str, Json] = {"why": why, "until": until.isoformat()}
+    if scope:
+        payload["scope"] = scope
+    event = Event(ev.RUN_DELAYED, payload, number)
     return Transition(state, (event,), outcomes=outcomes)
 
 

@@ -16,10 +16,12 @@ import json
 import resource
 import signal
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from aiohttp import web
+
+from tests.fakes.rate_gate import RateGate
 
 Json = Any
 
@@ -58,10 +60,17 @@ class Answer:
 class FakeOpenAI:
     """The server; counts what it sees."""
 
-    def __init__(self, default: Answer | None = None, *, limit_every: int = 0) -> None:
+    def __init__(
+        self,
+        default: Answer | None = None,
+        *,
+        limit_every: int = 0,
+        gate: RateGate | None = None,
+    ) -> None:
         self.default = default or Answer()
         self.answers: deque[Answer] = deque()
         self.limit_every = limit_every
+        self.gate = gate
         self.requests: list[Json] = []
         self.keep_requests = True
         self.calls = 0
@@ -115,6 +124,7 @@ class FakeOpenAI:
                 "max_open": self.max_open,
                 "dropped": self.dropped,
                 "connections": self.connection_count,
+                "gate": self.gate.report() if self.gate else None,
             }
         )
 
@@ -148,6 +158,11 @@ class FakeOpenAI:
                 self.idle.set()
 
     def _next(self) -> Answer:
+        if self.gate is not None:
+            refused = self.gate.admit()
+            if refused is not None:
+                return refusal(429, "Rate limit reached", kind="requests", headers=refused)
+            return replace(self.default, headers=self.gate.rate_headers())
         if self.limit_every and self.calls % self.limit_every == 0:
             return refusal(429, "slow down", headers={"Retry-After": "1"})
         return self.answers.popleft() if self.answers else self.default
