@@ -15,22 +15,21 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
 from harness_common.embedded.process import free_port, spawn
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
 @contextmanager
-def server(*argv: str, folder: Path, ready: str) -> Iterator[httpx.Client]:
-    """Start a provider on a free port (in place of `PORT`) and wait for its page `ready`."""
-    port = free_port()
-    with (folder / "provider.log").open("wb") as log:
-        process = spawn([a.replace("PORT", str(port)) for a in argv], stdout=log, stderr=log)
+def server(port: int, *argv: str, ready: str) -> Iterator[httpx.Client]:
+    """Start a provider that listens on `port` and wait for its page `ready`."""
+    process = spawn(argv, stdout=subprocess.DEVNULL)
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
     try:
-        until(lambda: answers(client, ready), 30)
+        until(lambda: answers(client, ready), 60)
         yield client
     finally:
         client.close()
@@ -70,30 +69,33 @@ def statuses(stack: Stack) -> dict[str, int]:
     return {r["status"]: r["n"] for r in rows}
 
 
+@contextmanager
+def platform(port: int, processes: int = 4) -> Iterator[tuple[Stack, httpx.Client]]:
+    env = {
+        "HARNESS_OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+        "HARNESS_OPENAI_API_KEY": "sk-secret",
+    }
+    with Stack(workers=1, processes=processes, **env) as stack, stack.client() as client:
+        yield stack, client
+
+
 def test_llmock_finds_no_early_call_and_no_storm():
     """60 calls a minute for 100 runs of four processes; Redis is flushed in the middle."""
-    llmock = str(Path(sys.executable).parent / "llmock")
     port = free_port()
+    llmock = [str(Path(sys.executable).parent / "llmock"), "serve", "--port", str(port)]
     with (
-        Stack(
-            workers=1,
-            processes=4,
-            HARNESS_OPENAI_BASE_URL=f"http://127.0.0.1:{port}/v1",
-            HARNESS_OPENAI_API_KEY="sk-test",
-        ) as stack,
-        server(
-            llmock, "serve", "--port", str(port), "--rpm", "60", "--log-level", "warning",
-            folder=stack.folder, ready="/_llmock/verdict",
-        ) as _,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as provider,
-        stack.client() as client,
+        server(port, *llmock, "--rpm", "60", ready="/_llmock/verdict") as provider,
+        platform(port) as (stack, client),
     ):
+        began = time.monotonic()
         start_runs(client, 100, "openai/gpt-4o")
         until(lambda: statuses(stack).get("delayed", 0) > 10, 60)
-        print(client.get("/v1/throttles").text)
-        subprocess.run([sys.executable, "-c", f"import redis; redis.Redis.from_url({stack.valkey.url!r}).flushall()"], check=True)
+        redis.Redis.from_url(stack.valkey.url).flushall()
         until(lambda: statuses(stack) == {"succeeded": 100}, 120, 0.5)
+        took_s = time.monotonic() - began
         print(provider.get("/_llmock/verdict", params={"format": "text"}).text)
         verdict = provider.get("/_llmock/verdict").json()
-        print(stack.query("select * from throttles"))
+        print(f"took {took_s:.1f} s", stack.query("SELECT * FROM throttles"))
         assert verdict["passed"], verdict
+        assert verdict["warnings"] == 0, verdict
+        assert took_s < 100

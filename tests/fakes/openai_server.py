@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.fakes.rate_gate import RateGate
+from tests.fakes.rate_gate import SENT, RateGate
 
 Json = Any
 
@@ -148,7 +148,7 @@ class FakeOpenAI:
                 self.connections.add(request.transport)
                 self.connection_count += 1
         try:
-            return await self._answer(request, body, self._next())
+            return await self._answer(request, body, self._next(request))
         except (asyncio.CancelledError, ConnectionError):
             self.dropped += 1
             raise
@@ -157,9 +157,10 @@ class FakeOpenAI:
             if not self.open:
                 self.idle.set()
 
-    def _next(self) -> Answer:
+    def _next(self, request: web.Request) -> Answer:
         if self.gate is not None:
-            refused = self.gate.admit()
+            sent = request.headers.get(SENT)
+            refused = self.gate.admit(float(sent) if sent else None)
             if refused is not None:
                 return refusal(429, "Rate limit reached", kind="requests", headers=refused)
             return replace(self.default, headers=self.gate.rate_headers())

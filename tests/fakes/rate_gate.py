@@ -2,7 +2,8 @@
 
 A bucket of `burst` calls that refills by `per_s`. Whoever finds it empty is refused with a
 Retry-After, and everybody has to keep away until then: a call that comes earlier is early. A call
-that was under way while the refusal was answered is not: it gets `notice_s`.
+that was under way while the refusal was answered is not: it gets `notice_s`. A client that writes
+its monotonic clock into `SENT` is judged by when it sent, so that a slow machine makes nobody early.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 HERD_WINDOW_S = 0.1
+SENT = "x-sent-at"
 Say = Literal["seconds", "ms", "float", "date", "nothing"]
 
 
@@ -28,6 +30,8 @@ class RateGate:
     headers: bool = False
     """Send `x-ratelimit-*` with each answer."""
     notice_s: float = 0.1
+    known_at: float | None = None
+    """Set by a test that can say exactly which refusals its clients have seen; then it counts."""
     level: float = field(init=False)
     passed: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
@@ -40,12 +44,14 @@ class RateGate:
     def __post_init__(self) -> None:
         self.level = self.burst
 
-    def admit(self) -> dict[str, str] | None:
+    def admit(self, sent: float | None = None) -> dict[str, str] | None:
         """Let a call pass (None), or return the headers of its refusal."""
         now = time.monotonic()
-        known = [until for said, until in self._said if said + self.notice_s < now < until]
+        sent = now if sent is None else sent
+        known_at = sent - self.notice_s if self.known_at is None else self.known_at
+        known = [until for said, until in self._said if said < known_at and sent < until]
         if known:
-            self.early.append(max(known) - now)
+            self.early.append(max(known) - sent)
         self.level = min(self.burst, self.level + (now - self._at) * self.per_s)
         self._at = now
         if self.level >= 1:
