@@ -150,7 +150,7 @@ async def signal_loop(runtime: Runtime) -> None:
                         request_cancel(runtime, UUID(hex=signal["cancel"]))
                     if "throttle" in signal:
                         runtime.throttles.heard(signal["throttle"])
-        except RedisFault as error:
+        except (*RedisFault, DatabaseUnavailable) as error:
             log.info("signals.reconnecting", error=str(error))
         except Exception:
             log.exception("signals.failed")

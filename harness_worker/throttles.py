@@ -30,6 +30,8 @@ NAP_S: Final = 0.05
 """A slot that is nearer than this is awaited in place: another doorbell would cost more."""
 ASK_EVERY_S: Final = 0.2
 """How often Postgres is asked while broadcasts cannot be heard."""
+_WORTH_TELLING_S: Final = 0.1
+"""Many refusals of one moment lengthen the pause by a little each."""
 _KEPT_S: Final = 2.0
 """A throttle that a snapshot does not show may be younger than the snapshot."""
 
@@ -185,18 +187,16 @@ class Throttles:
 
     def _take(self, new: Throttle) -> None:
         """Keep what is newer; a pause is never shortened."""
-        old = self._live.get(new.scope)
-        if old is None:
-            self._live[new.scope] = new
-        elif new.updated_at >= old.updated_at:
-            self._live[new.scope] = replace(new, until=max(old.until, new.until))
+        old = self._live.get(new.scope, new)
+        newer = new if new.updated_at >= old.updated_at else old
+        self._live[new.scope] = replace(newer, until=max(old.until, new.until))
 
     def _drop(self, scope: str) -> None:
         self._live.pop(scope, None)
         self._worked.pop(scope, None)
 
     def _pause(self, scope: str, wait_s: float) -> None:
-        """Hold back this process at once; Postgres answers with the exact throttle."""
+        """Hold back this process and the others at once; Postgres then has the exact throttle."""
         now = self._clock()
         until = now + timedelta(seconds=wait_s)
         old = self._live.get(scope)
@@ -204,6 +204,8 @@ class Throttles:
             self._live[scope] = Throttle(scope, until, pace.START_INTERVAL_S, 0, now)
         elif until > old.until:
             self._live[scope] = replace(old, until=until)
+        if old is None or until > old.until + timedelta(seconds=_WORTH_TELLING_S):
+            self._tell(scope)
 
     async def _work(self, asks: Sequence[_Ask]) -> list[Permit | None]:
         """Write the refusals and fetch the slots of a batch: per scope one statement of each."""

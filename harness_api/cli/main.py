@@ -13,7 +13,17 @@ from typing import Annotated
 
 import typer
 
-from harness_api.cli import agents, artifacts, doctor, keys, processes, runs, sessions, tenant
+from harness_api.cli import (
+    agents,
+    artifacts,
+    doctor,
+    keys,
+    processes,
+    runs,
+    sessions,
+    tenant,
+    throttles,
+)
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
 from harness_common.core.errors import HarnessError
@@ -37,7 +47,7 @@ app = typer.Typer(
     + "\n\nExit codes: 0 done, 1 the run did not succeed or the server refused, 2 wrong usage or "
     "no server.",
 )
-for register in (processes.register, doctor.register, tenant.register):
+for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
 for name, commands in {
     "runs": runs.app,

@@ -14,6 +14,7 @@ from harness_api.routes import (
     runs,
     sessions,
     tenant,
+    throttles,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -25,5 +26,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     api_keys.router,
     tenant.router,
+    throttles.router,
     health.router,
 )

@@ -150,6 +150,8 @@ def failure(
             detail["limit_per_s"] = rate.per_s
         return Limited(message, retry_after_s=wait, scope=origin.scope, **detail)
     if status >= 500 or status in _TRANSIENT_STATUS or retry:
+        if wait is not None:
+            detail["retry_after_s"] = wait
         return Transient(message, code="MODEL_UNAVAILABLE", **detail)
     return Permanent(message, code=_PERMANENT_CODES.get(status, "MODEL_BAD_REQUEST"), **detail)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,17 @@ def until(true: Callable[[], Any], limit_s: float, every_s: float = 0.1) -> Any:
     return found
 
 
-def start_runs(client: httpx.Client, n: int, model: str = "openai/fake") -> None:
+def start_runs(client: httpx.Client, n: int, model: str) -> None:
     """Start runs that each ask a question of their own, so that a judge can tell them apart."""
     spec = {"model": model}
     assert client.post("/v1/agents", json={"name": "asker", "spec": spec}).status_code == 201
-    for i in range(n):
+
+    def start(i: int) -> int:
         body = {"agent": "asker", "input": f"question {i}"}
-        assert client.post("/v1/runs", json=body).status_code == 202
+        return client.post("/v1/runs", json=body).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(start, range(n))) == {202}
 
 
 def statuses(stack: Stack) -> dict[str, int]:
@@ -71,11 +76,14 @@ def statuses(stack: Stack) -> dict[str, int]:
 
 @contextmanager
 def platform(port: int, processes: int = 4) -> Iterator[tuple[Stack, httpx.Client]]:
-    env = {
-        "HARNESS_OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
-        "HARNESS_OPENAI_API_KEY": "sk-secret",
-    }
-    with Stack(workers=1, processes=processes, **env) as stack, stack.client() as client:
+    with (
+        Stack(
+            processes=processes,
+            HARNESS_OPENAI_BASE_URL=f"http://127.0.0.1:{port}/v1",
+            HARNESS_OPENAI_API_KEY="sk-secret",
+        ) as stack,
+        stack.client() as client,
+    ):
         yield stack, client
 
 
@@ -93,9 +101,41 @@ def test_llmock_finds_no_early_call_and_no_storm():
         redis.Redis.from_url(stack.valkey.url).flushall()
         until(lambda: statuses(stack) == {"succeeded": 100}, 120, 0.5)
         took_s = time.monotonic() - began
-        print(provider.get("/_llmock/verdict", params={"format": "text"}).text)
         verdict = provider.get("/_llmock/verdict").json()
-        print(f"took {took_s:.1f} s", stack.query("SELECT * FROM throttles"))
         assert verdict["passed"], verdict
         assert verdict["warnings"] == 0, verdict
         assert took_s < 100
+
+
+def test_a_thousand_delayed_runs_hold_no_slot():
+    """A provider that refuses all: it is asked a few times, then the workers are idle and others
+    run.
+    """
+    port = free_port()
+    fake = [sys.executable, "-m", "tests.fakes.openai_server", "--port", str(port)]
+    with (
+        server(
+            port, *fake, "--burst", "0", "--pause", "600", "--notice", "3", ready="/stats"
+        ) as provider,
+        platform(port) as (stack, client),
+    ):
+        start_runs(client, 1000, "openai/fake")
+        until(lambda: statuses(stack) == {"delayed": 1000}, 120, 0.5)
+        gate = provider.get("/stats").json()["gate"]
+        assert gate["early"] == 0, gate
+        until(lambda: held(stack) == 0, 10)
+        slots = stack.query("SELECT sum(running)::int AS n FROM tenant_slots")[0]["n"]
+        assert slots == 0
+        (throttle,) = client.get("/v1/throttles").json()["data"]
+        assert throttle["waiting"] == 1000
+        assert "sk-secret" not in str(throttle)
+        spec = {"model": "scripted/q", "model_options": {"script": [{"text": "done"}]}}
+        client.post("/v1/agents", json={"name": "other", "spec": spec})
+        run = client.post("/v1/runs", json={"agent": "other", "input": "x"}).json()["id"]
+        answer = client.get(f"/v1/runs/{run}", params={"wait": 20}).json()
+        assert answer["status"] == "succeeded"
+        print("FIG", gate, throttle)
+
+
+def held(stack: Stack) -> int:
+    return int(stack.query("SELECT sum(held)::int AS n FROM workers")[0]["n"])

@@ -307,7 +307,12 @@ def refusal(
 
 async def _serve(args: argparse.Namespace) -> None:
     pieces = tuple(f"{word} " for word in args.text.split()) or ("",)
-    server = FakeOpenAI(Answer(pieces=pieces, delay_s=args.delay), limit_every=args.limit_every)
+    gate = None
+    if args.burst is not None:
+        gate = RateGate(args.per_s, args.burst, pause_s=args.pause, notice_s=args.notice)
+    server = FakeOpenAI(
+        Answer(pieces=pieces, delay_s=args.delay), limit_every=args.limit_every, gate=gate
+    )
     server.keep_requests = False
     await server.start(args.port)
     print(f"port={server.port}", flush=True)  # noqa: T201
@@ -325,6 +330,10 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds of one answer")
     parser.add_argument("--text", default="one two three four five")
     parser.add_argument("--limit-every", type=int, default=0, help="every Nth call gets a 429")
+    parser.add_argument("--burst", type=float, help="calls of a bucket; sets a rate limit")
+    parser.add_argument("--per-s", type=float, default=1.0, help="calls a second of the bucket")
+    parser.add_argument("--pause", type=float, help="Retry-After of its refusals, in seconds")
+    parser.add_argument("--notice", type=float, default=1.0, help="seconds until a refusal counts")
     args = parser.parse_args()
     with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

