@@ -107,7 +107,8 @@ class Throttles:
                 return
             if mine is None or leave is Leave.VOID:
                 mine = await self._asks(_Ask(scope))
-                continue
+                if mine is None or mine.hits != pace.NO_SLOT:
+                    continue
             if leave is Leave.LATE:
                 mine = mine.later(now, random.random())
             ahead_s = (mine.at - now).total_seconds()
@@ -272,8 +273,13 @@ def _permits(
             out.append(None)
         elif row is not None:
             number = given[ask.scope] = given.get(ask.scope, -1) + 1
-            at = pace.slot(row["first"], number, row["interval_s"], random.random())
-            out.append(Permit(ask.scope, max(at, known.until) if known else at, row["hits"]))
+            if number < row["dealt"]:
+                at = pace.slot(row["first"], number, row["interval_s"], random.random())
+                hits = row["hits"]
+            else:
+                at = pace.ask_again(max(row["until"], row["now"]), random.random())
+                hits = pace.NO_SLOT
+            out.append(Permit(ask.scope, max(at, known.until) if known else at, hits))
         else:  # a pause that only this process knows of; None when there is none
             out.append(Permit(ask.scope, known.until, known.hits) if known else None)
     return out
@@ -305,6 +311,7 @@ def _slot_params(scope: str, n: int, worked: int) -> dict[str, Any]:
     return {
         "scope": scope,
         "n": n,
+        "horizon_s": pace.HORIZON_S,
         "worked": min(worked, 1000),
         "min_s": pace.MIN_INTERVAL_S,
         "slack": pace.SLACK,

@@ -20,7 +20,8 @@ START_INTERVAL_S: Final = 0.1
 """Pace after the first refusal of a provider that says nothing about its rate: ten calls a second.
 """
 MIN_INTERVAL_S: Final = 0.01
-MAX_INTERVAL_S: Final = 60.0
+MAX_INTERVAL_S: Final = 10.0
+"""The slowest guess; a rate that a provider names may be slower."""
 SLACK: Final = 1.1
 """We go a tenth slower than the rate that a provider names: calls that arrive a little unevenly
 then still find room.
@@ -30,10 +31,15 @@ SLOWER: Final = 2.0
 SLOWER_KNOWN: Final = 1.25
 """The same where the provider names its rate: others share the credential, or windows are uneven.
 """
-FASTER: Final = 0.98
+FASTER: Final = 0.95
 """What each call that went well makes of the interval."""
 LEAST_PAUSE_S: Final = 0.1
 """`Retry-After: 0` is no leave for a hot loop."""
+HORIZON_S: Final = 300.0
+"""Slots are given out so far beyond the pause. Whoever finds none asks again in that time: a
+provider that recovers must not find its callers spread over hours.
+"""
+NO_SLOT: Final = -1
 ENDS_AFTER_S: Final = 10.0
 """A throttle ends when its pause and its last slot are so long past."""
 
@@ -78,6 +84,7 @@ class Permit:
     scope: str
     at: datetime
     hits: int
+    """Those of the throttle when it was given; `NO_SLOT`: ask again at `at`."""
     spread: bool = False
     """It was late once and got a new time; then it is honoured however late."""
 
@@ -123,6 +130,11 @@ class Permit:
         """
         late_s = (now - self.at).total_seconds()
         return replace(self, at=now + timedelta(seconds=late_s * jitter), spread=True)
+
+
+def ask_again(opens: datetime, jitter: float) -> datetime:
+    """Return when to ask again for a slot that there was none of within the horizon."""
+    return opens + timedelta(seconds=HORIZON_S * (0.5 + 0.5 * jitter))
 
 
 def slot(first: datetime, number: int, interval_s: float, jitter: float) -> datetime:
