@@ -110,7 +110,6 @@ def test_llmock_finds_no_early_call_and_no_storm():
         until_statuses(stack, {"succeeded": 100}, 150)
         took_s = time.monotonic() - began
         verdict = provider.get("/_llmock/verdict").json()
-        print("FIG", took_s, verdict, stack.query("SELECT * FROM throttles"))
         assert verdict["passed"], verdict
         assert verdict["warnings"] == 0, verdict
         assert took_s < 120

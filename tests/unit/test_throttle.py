@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from harness_common.core.inputs import StepDone, StepFailed
 from harness_common.core.message import Message, Text
-from harness_common.core.retry import RetryRule, retry_in_s
+from harness_common.core.retry import RetryRule, classify, retry_in_s
 from harness_common.core.rules import advance
 from harness_common.core.run import RunState, Status
 from harness_common.core.step import Failure, ModelAnswered
 from harness_common.core.throttle import Leave, Permit, Throttle, slot
+from harness_worker.models.openai_errors import Origin, ServerError, failure
 from harness_worker.models.retry_after import rate_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -131,3 +132,22 @@ def test_the_rate_in_the_headers(limit, left, reset, per_s, used_up):
 @pytest.mark.parametrize("headers", [{}, {"x-ratelimit-limit-requests": "60"}])
 def test_no_rate_in_the_headers(headers):
     assert rate_of(headers) is None
+
+
+def test_a_fault_keeps_its_retry_after_and_a_refusal_its_rate():
+    """INV14 holds for every status that names a time."""
+    origin = Origin("openai", "m", "sk-secret")
+    fault = failure(500, ServerError("oops"), {"retry-after": "7"}, origin)
+    assert classify(fault).category == "transient"
+    assert classify(fault).retry_after_s == 7
+    headers = {
+        "retry-after-ms": "900",
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "1m0s",
+    }
+    refused = failure(429, ServerError("slow down"), headers, origin)
+    assert refused.detail["limit_per_s"] == 1.0
+    assert "sk-secret" not in classify(refused).scope
+    tokens = {**headers, "x-ratelimit-remaining-requests": "12"}
+    assert "limit_per_s" not in failure(429, ServerError("tokens"), tokens, origin).detail
