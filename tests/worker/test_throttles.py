@@ -242,8 +242,9 @@ class Fleet:
         self.rounds: list[tuple[float, int]] = []
         """When each round began, and how many calls it made."""
 
-    async def start(self, n: int) -> None:
-        self.bells += [(await self.play.start(f"q{i}"), 1) for i in range(n)]
+    async def start(self, n: int) -> list[tuple[UUID, int]]:
+        """Start runs; return their doorbells."""
+        return [(await self.play.start(f"q{i}"), 1) for i in range(n)]
 
     async def round(self) -> None:
         """Answer every doorbell; what was refused by then is known to both workers."""
@@ -274,7 +275,7 @@ class Fleet:
 @pytest.mark.parametrize("say", ["ms", "float", "seconds", "date", "nothing"])
 async def test_two_workers_release_their_runs_paced(play, db, say):
     """INV14: the fake provider counts no early call and no herd; every run succeeds."""
-    gate = RateGate(per_s=8, burst=2, say=say, pause_s=None if say == "nothing" else 0.5)
+    gate = RateGate(per_s=8, burst=2, say=say, pause_s=None if say == "nothing" else 1.5)
     async with FakeOpenAI(gate=gate) as server:
         wire = Wire()
         workers = [await make_runtime(db), await make_runtime(db)]
@@ -283,9 +284,9 @@ async def test_two_workers_release_their_runs_paced(play, db, say):
             one.throttles._broadcast = wire
             wire.listeners.append(one.throttles)
         fleet = Fleet(play, gate, workers, await make_shared(db))
-        await fleet.start(8)
+        fleet.bells, later = await fleet.start(8), await fleet.start(8)
         await fleet.round()
-        await fleet.start(8)  # these have never called: only the shared throttle holds them back
+        fleet.bells += later  # they have never called: only the shared throttle holds them back
         deadline = time.monotonic() + 60
         while fleet.done < 16:
             assert time.monotonic() < deadline, gate.report()
