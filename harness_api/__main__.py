@@ -41,6 +41,7 @@ def main() -> int:
             host=config.api.host,
             port=config.api.port,
             loop="uvloop",
+            http="h11",  # named, so that what else is installed does not choose another
             log_config=None,
             access_log=False,
             server_header=False,

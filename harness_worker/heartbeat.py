@@ -18,9 +18,11 @@ from harness_common.coord.redis import RedisFault
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Released
 from harness_common.core.rules import advance as advance_state
+from harness_common.core.throttle import ENDS_AFTER_S
 from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable, Row
 from harness_worker.runtime import Runtime, register
+from harness_worker.throttles import from_json
 
 log = structlog.get_logger()
 
@@ -37,6 +39,7 @@ async def beat(runtime: Runtime) -> None:
             "claims": [h.claim_id for h in held],
             "queue_age_s": age_s,
             "orphan_after_s": 2 * runtime.settings.worker.renew_s,
+            "throttle_ends_after_s": ENDS_AFTER_S,
         },
     )
     own = [row for row in rows if row["run_id"] is None]
@@ -46,6 +49,7 @@ async def beat(runtime: Runtime) -> None:
         await register(runtime.heart, runtime.settings, runtime.worker, runtime.name)
     for row in own:
         runtime.clock.set(row["now"])
+        runtime.throttles.refresh(map(from_json, row["throttles"] or ()), row["now"])
         if row["condemned"]:
             log.warning("worker.condemned", worker=str(runtime.worker))
     for row in rows:
@@ -137,15 +141,20 @@ async def lease_loop(runtime: Runtime) -> None:
 
 
 async def signal_loop(runtime: Runtime) -> None:
-    """Listen for cancels over Redis; a lost signal arrives with the next heartbeat."""
+    """Listen for cancels and throttles over Redis; what is lost arrives with the next heartbeat."""
     while True:
         try:
             async with runtime.channel.worker_signals(runtime.worker) as signals:
+                await runtime.throttles.look()  # what was told while nobody listened
+                runtime.throttles.deaf = False
                 async for signal in signals:
                     if "cancel" in signal:
                         request_cancel(runtime, UUID(hex=signal["cancel"]))
-        except RedisFault as error:
+                    if "throttle" in signal:
+                        runtime.throttles.heard(signal["throttle"])
+        except (*RedisFault, DatabaseUnavailable) as error:
             log.info("signals.reconnecting", error=str(error))
         except Exception:
             log.exception("signals.failed")
+        runtime.throttles.deaf = True
         await asyncio.sleep(0.2 + 0.8 * random.random())

@@ -38,6 +38,7 @@ from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun, row_time
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
+from harness_worker.throttles import Throttles
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -143,6 +144,7 @@ class Runtime:
     blobs: LocalBlobs
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
+    throttles: Throttles
     threads: ToolThreads = field(default_factory=ToolThreads)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -233,6 +235,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     )
     http = shared_client()
     prefix = settings.redis.prefix
+    channel, clock = Channel(redis, prefix), PgClock()
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -241,7 +244,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         heart=heart,
         redis=redis,
         leases=Leases(redis, prefix, settings.worker.lease_s),
-        channel=Channel(redis, prefix),
+        channel=channel,
         live=LiveStream(redis, prefix),
         bell=bell,
         http=http,
@@ -253,8 +256,11 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
             alone_on=(psycopg.Error,),
         ),
         commits=group_commit(db),
+        throttles=Throttles(db, channel, clock.now),
+        clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))
+    runtime.throttles.deaf = True  # until the broadcasts are heard
     return runtime
 
 

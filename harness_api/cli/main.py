@@ -23,6 +23,7 @@ from harness_api.cli import (
     schedules,
     sessions,
     tenant,
+    throttles,
 )
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
@@ -47,7 +48,7 @@ app = typer.Typer(
     + "\n\nExit codes: 0 done, 1 the run did not succeed or the server refused, 2 wrong usage or "
     "no server.",
 )
-for register in (processes.register, doctor.register, tenant.register):
+for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
 for name, commands in {
     "runs": runs.app,

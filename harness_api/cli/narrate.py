@@ -95,9 +95,16 @@ def progress_text(payload: Payload) -> str:
 
 
 def _step_failed(payload: Payload, _: str) -> str:
+    if _code(payload) == "THROTTLED":
+        return "put off before its call"
     count = payload.get("failures")
     again = f" (failure {count})" if count else ""
     return f"failed{again}: {error_text(payload.get('error'))}"
+
+
+def _code(payload: Payload) -> object:
+    error = payload.get("error")
+    return error.get("code") if isinstance(error, Mapping) else None
 
 
 def error_text(error: object) -> str:
@@ -110,7 +117,8 @@ def error_text(error: object) -> str:
 def _delayed(payload: Payload, _: str) -> str:
     why = {"retry": "to try again", "rate_limited": "for a rate limit", "wait": "as a tool asked"}
     reason = str(payload.get("why"))
-    return f"waits {why.get(reason, f'({reason})')} until {payload.get('until')}"
+    whose = f" of {short(str(payload['scope']))}" if payload.get("scope") else ""
+    return f"waits {why.get(reason, f'({reason})')}{whose} until {payload.get('until')}"
 
 
 def _waiting(payload: Payload, _: str) -> str:

@@ -22,9 +22,10 @@ from harness_api.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from harness_api.client.types import Artifact, Run, Step
+    from harness_api.client.types import Artifact, FailedAttempt, Run, Step
 
 OUTCOME_OK = "succeeded"
+_ATTEMPTS = 20
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -48,12 +49,20 @@ def print_runs(runs: Sequence[Run]) -> None:
     )
 
 
-def print_run(run: Run, steps: Sequence[Step], artifacts: Sequence[Artifact]) -> None:
-    """Print a run: what it is, its timeline, what came out."""
+def print_run(
+    run: Run,
+    steps: Sequence[Step],
+    attempts: Sequence[FailedAttempt],
+    artifacts: Sequence[Artifact],
+) -> None:
+    """Print a run: what it is, its timeline, what was tried in vain, what came out."""
     print_pairs(_head(run))
     if steps:
         print()
         print_timeline(steps)
+    if attempts:
+        print("\nAttempts that failed or were put off:")
+        print_attempts(attempts)
     if artifacts:
         print("\nArtifacts (`harness artifacts get ID`):")
         for found in artifacts:
@@ -105,6 +114,17 @@ def print_timeline(steps: Sequence[Step]) -> None:
         ],
         "No steps yet.",
     )
+
+
+def print_attempts(attempts: Sequence[FailedAttempt]) -> None:
+    """Print the newest failed attempts and their reasons."""
+    shown = attempts[-_ATTEMPTS:]
+    if len(shown) < len(attempts):
+        print(f"  ({len(attempts) - len(shown)} earlier ones: `--json` shows all)")
+    for one in shown:
+        wait = "" if one.retry_after_s is None else f", again after {one.retry_after_s:.3g} s"
+        reason = error_text({"code": one.code, "message": one.message})
+        print(f"  step {one.step} try {one.attempt}  {clock(one.at)}  {reason}{wait}")
 
 
 def _what(step: Step) -> str:

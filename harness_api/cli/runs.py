@@ -115,11 +115,13 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     with connect() as client:
         run = client.runs.get(run_id)
         steps = list(client.runs.steps(run_id))
+        attempts = list(client.runs.attempts(run_id))
         artifacts = list(client.runs.artifacts(run_id))
     if as_json:
-        print_json({"run": run, "steps": steps, "artifacts": artifacts})
+        found = {"run": run, "steps": steps, "attempts": attempts, "artifacts": artifacts}
+        print_json(found)
     else:
-        print_run(run, steps, artifacts)
+        print_run(run, steps, attempts, artifacts)
 
 
 @app.command(

@@ -16,6 +16,7 @@ from harness_api.client.resources import (
     Keys,
     Sessions,
     Tenants,
+    Throttles,
     Workers,
 )
 from harness_api.client.runs import Runs
@@ -39,6 +40,7 @@ class _Nouns(Generic[M]):
         self.keys: Keys[M] = Keys(http)
         self.tenant: Tenants[M] = Tenants(http)
         self.workers: Workers[M] = Workers(http)
+        self.throttles: Throttles[M] = Throttles(http)
         self.audit: Audit[M] = Audit(http)
         self.health: Health[M] = Health(http)
         self._wire = wire

@@ -19,6 +19,7 @@ from harness_api.client.types import (
     Run,
     Session,
     Tenant,
+    Throttle,
     Worker,
 )
 
@@ -177,6 +178,16 @@ class Workers(Resource[M]):
         """Yield worker processes, newest first, those that died within the hour included."""
         async for worker in self._http.pages("/v1/workers", Worker):
             yield worker
+
+
+class Throttles(Resource[M]):
+    """`client.throttles`."""
+
+    @flow
+    async def list(self) -> AsyncGenerator[Throttle, None]:
+        """Yield the rate limits of providers that hold runs back now, the longest first."""
+        async for throttle in self._http.pages("/v1/throttles", Throttle):
+            yield throttle
 
 
 class Audit(Resource[M]):

@@ -21,6 +21,7 @@ from harness_api.client.types import (
     Artifact,
     Checkpoint,
     Event,
+    FailedAttempt,
     Live,
     Message,
     Run,
@@ -192,6 +193,13 @@ class Runs(Resource[M]):
         """Yield the committed steps, in order."""
         async for step in self._http.pages(id_path("/v1/runs/{}/steps", "run", run_id), Step):
             yield step
+
+    @flow
+    async def attempts(self, run_id: str) -> AsyncGenerator[FailedAttempt, None]:
+        """Yield the attempts at steps that failed or were put off, in order, with their reasons."""
+        path = id_path("/v1/runs/{}/attempts", "run", run_id)
+        async for attempt in self._http.pages(path, FailedAttempt):
+            yield attempt
 
     @flow
     async def tool_calls(self, run_id: str) -> AsyncGenerator[ToolCall, None]:

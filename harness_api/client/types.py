@@ -145,6 +145,20 @@ class Step(View):
     tools: tuple[StepTool, ...] = ()
 
 
+class FailedAttempt(View):
+    """One attempt at a step that failed, or that a limit put off."""
+
+    step: int
+    attempt: int = 1
+    kind: str = ""
+    category: str = ""
+    code: str = ""
+    message: str = ""
+    retry_after_s: float | None = None
+    scope: str | None = None
+    at: datetime
+
+
 class ToolCall(View):
     """One entry of the ledger of effects."""
 
@@ -320,6 +334,25 @@ class Firing(View):
     until: datetime | None = None
     triggered_by: str | None = None
     created_at: datetime
+
+
+class Throttle(View):
+    """A provider's limit that holds back all who share its scope."""
+
+    scope: str
+    provider: str = ""
+    model: str = ""
+    credential: str = ""
+    until: datetime
+    next_at: datetime | None = None
+    interval_s: float = 0.0
+    limit_per_s: float | None = None
+    code: str = ""
+    reason: str = ""
+    hits: int = 0
+    since: datetime | None = None
+    updated_at: datetime | None = None
+    waiting: int = 0
 
 
 class AuditEntry(View):

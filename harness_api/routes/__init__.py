@@ -15,6 +15,7 @@ from harness_api.routes import (
     schedules,
     sessions,
     tenant,
+    throttles,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -27,5 +28,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     schedules.router,
     api_keys.router,
     tenant.router,
+    throttles.router,
     health.router,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Final
 
 from harness_api.auth import Caller, requires
@@ -11,6 +12,7 @@ from harness_api.routes.ids import RunId
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.runs import (
+    AttemptView,
     CheckpointView,
     MessageView,
     RunTree,
@@ -27,6 +29,7 @@ from harness_common.store.db import Row
 from harness_common.store.run_reads import (
     read_answers,
     read_checkpoints,
+    read_failed_attempts,
     read_messages,
     read_tool_calls,
     view_run,
@@ -47,12 +50,12 @@ def _worker(row: Row) -> str | None:
     return row["worker_name"] or (encode("worker", row["worker"]) if row["worker"] else None)
 
 
-def _step(row: Row, answer: dict[str, Any], calls: list[Row]) -> StepView:
+def _step(row: Row, answer: dict[str, Any], calls: list[Row], failed: int) -> StepView:
     started, finished = row["started_at"], row["created_at"]
     return StepView(
         step=row["step"],
         kind=row["kind"],
-        attempt=row["attempt"],
+        attempt=max(row["attempt"], failed + 1),
         fence=row["fence"],
         worker=_worker(row),
         started_at=started,
@@ -135,8 +138,13 @@ async def get_steps(
         else []
     )
 
+    failed = Counter(
+        e["step"] for e in await read_failed_attempts(db, tenant_id, run_id, limit=_MOST_CALLS)
+    )
+
     def show(row: Row) -> StepView:
-        return _step(row, answers.get(row["step"], {}), calls.get(row["step"], []))
+        step = row["step"]
+        return _step(row, answers.get(step, {}), calls.get(step, []), failed[step])
 
     data, next_cursor = page(rows, limit, show, "step")
     return Page(data=data, next_cursor=next_cursor)
@@ -157,6 +165,39 @@ async def get_tool_calls(
     )
     shown = encode("run", run_id)
     data, next_cursor = page(rows, limit, lambda row: _tool_call(row, shown), "step", "idx")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+def _attempt(row: Row) -> AttemptView:
+    payload, error = row["payload"], row["payload"].get("error") or {}
+    return AttemptView(
+        seq=row["seq"],
+        step=row["step"],
+        attempt=payload.get("attempt", payload.get("failures", 1)),
+        kind=payload.get("kind", ""),
+        category=error.get("category", ""),
+        code=error.get("code", ""),
+        message=error.get("message", ""),
+        retry_after_s=error.get("retry_after_s"),
+        scope=error.get("scope"),
+        at=row["at"],
+    )
+
+
+@router.get("/attempts", operation_id="listAttempts", response_model=Page[AttemptView])
+async def get_attempts(
+    run_id: RunId,
+    services: Use,
+    caller: CanRead,
+    limit: LongLimit = _ALL,
+    cursor: NumberCursor = None,
+) -> Page[AttemptView]:
+    """List the attempts at steps that failed or were put off, in order, with their reasons."""
+    after = int(cursor or 0)
+    rows = await read_failed_attempts(
+        services.db, caller.tenant_id, run_id, after=after, limit=limit + 1
+    )
+    data, next_cursor = page(rows, limit, _attempt, "seq")
     return Page(data=data, next_cursor=next_cursor)
 
 

@@ -220,6 +220,22 @@ class StepView(Output):
     tools: list[StepTool]
 
 
+class AttemptView(Output):
+    """An attempt at a step that failed, or that a limit put off, and why."""
+
+    seq: int
+    step: int
+    attempt: int
+    """1 for the first try of the step."""
+    kind: str
+    category: str
+    code: str
+    message: str
+    retry_after_s: float | None
+    scope: str | None
+    at: Time
+
+
 class ToolCallView(Output):
     """One entry of the ledger."""
 

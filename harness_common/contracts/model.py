@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from harness_common.core.message import Json, Message
+from harness_common.core.throttle import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class ChatResult:
     cost_usd: float | None = None
     """From the price table; None when the model has no known price."""
     first_token_ms: float | None = None
+    rate: Rate | None = None
+    """What the provider's headers say about its limit on requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,10 @@ class Model(Protocol):
 
     provider: str
     capabilities: Capabilities
+    scope: str
+    """What a limit of this endpoint applies to, for all who share it: `Limited.scope` says the
+    same.
+    """
 
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         """Sample one answer.

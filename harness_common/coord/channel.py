@@ -46,6 +46,10 @@ class Channel:
         """Tell a worker process to stop a run it holds; False when Redis did not take it."""
         return await self._publish(self._name("worker", worker.hex), {"cancel": run_id.hex})
 
+    async def throttled(self, throttle: Json) -> bool:
+        """Tell all worker processes of a throttle; False when Redis did not take it."""
+        return await self._publish(self._name("workers", "all"), {"throttle": throttle})
+
     async def nudge(self) -> bool:
         """Wake the scheduler before its next tick."""
         return await self._publish(nudge_channel(self._prefix), {})
@@ -55,9 +59,9 @@ class Channel:
         return await self._publish(self._name("live", run_id.hex), event)
 
     @asynccontextmanager
-    async def _subscribe(self, name: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
+    async def _subscribe(self, *names: str) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         async with self._redis.pubsub() as pubsub:
-            await pubsub.subscribe(name)
+            await pubsub.subscribe(*names)
 
             async def messages() -> AsyncIterator[dict[str, Any]]:
                 while True:
@@ -68,8 +72,8 @@ class Channel:
             yield messages()
 
     def worker_signals(self, worker: UUID) -> Subscription:
-        """Listen for signals to one worker process."""
-        return self._subscribe(self._name("worker", worker.hex))
+        """Listen for signals to one worker process, and to all of them."""
+        return self._subscribe(self._name("worker", worker.hex), self._name("workers", "all"))
 
     def nudges(self) -> Subscription:
         """Listen for scheduler nudges."""

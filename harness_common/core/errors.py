@@ -72,7 +72,8 @@ class Limited(HarnessError):
     """Somebody said "not before": a provider's 429/529 or one of our own limits.
 
     `retry_after_s` is a minimum and is never shortened; None means that no time was given.
-    `scope` names what is limited, for all who share it (provider, model, credential).
+    `scope` names what is limited, for all who share it (provider, model, credential). `permit` is
+    the run's own slot in a paced release (see `core.throttle`): then the time is exact.
     """
 
     code = "LIMITED"
@@ -84,12 +85,14 @@ class Limited(HarnessError):
         *,
         retry_after_s: float | None = None,
         scope: str = "",
+        permit: Mapping[str, Any] | None = None,
         code: str | None = None,
         **detail: Any,
     ) -> None:
         super().__init__(message, code=code, **detail)
         self.retry_after_s = retry_after_s
         self.scope = scope
+        self.permit = permit
 
 
 class Transient(HarnessError):

@@ -42,14 +42,24 @@ def retry_in_s(rule: RetryRule, failure: Failure, failures: int, jitter: float) 
             patience = backoff_s(rule, max(1, failures), jitter)
             if failure.retry_after_s is None:
                 return patience
-            # Jitter is added, never taken away: nobody calls before Retry-After (INV14).
+            if failure.permit is not None:
+                return failure.retry_after_s  # a slot of its own, jitter included
             # "Retry-After: 0" is no leave for a hot loop.
-            wait_s = failure.retry_after_s + min(1.0, 0.1 * failure.retry_after_s) * jitter
-            return max(wait_s, 0.1 * rule.base_s)
+            return max(_not_before_s(failure.retry_after_s, jitter), 0.1 * rule.base_s)
         case "transient":
-            return None if failures >= rule.max_attempts else backoff_s(rule, failures, jitter)
+            if failures >= rule.max_attempts:
+                return None
+            backoff = backoff_s(rule, failures, jitter)
+            return max(backoff, _not_before_s(failure.retry_after_s or 0.0, jitter))
         case other:
             assert_never(other)
+
+
+def _not_before_s(retry_after_s: float, jitter: float) -> float:
+    """Return the wait for a Retry-After. Jitter is added, never taken away: nobody calls before it
+    (INV14).
+    """
+    return retry_after_s + min(1.0, 0.1 * retry_after_s) * jitter
 
 
 def classify(error: BaseException) -> Failure:
@@ -66,10 +76,15 @@ def classify(error: BaseException) -> Failure:
                 error.retry_after_s,
                 error.scope,
                 dict(error.detail) or None,
+                dict(error.permit) if error.permit else None,
             )
         case Transient():
             return Failure(
-                "transient", error.error_code, error.message, detail=dict(error.detail) or None
+                "transient",
+                error.error_code,
+                error.message,
+                error.detail.get("retry_after_s"),
+                detail=dict(error.detail) or None,
             )
         case Permanent() | HarnessError():
             return Failure(

@@ -38,7 +38,12 @@ class Status(StrEnum):
 
 
 DEATHS: Final = "deaths"
-"""The memo's key for what is known of deaths at the current step; no part of a checkpoint."""
+PERMIT: Final = "permit"
+PAID_STEP: Final = "paid_step"
+OF_ONE_STEP: Final = frozenset({DEATHS, PERMIT, PAID_STEP})
+"""The memo's keys for what concerns the coming step only (deaths at it, its slot for a model call,
+its place in the rate of steps): no part of a checkpoint, and gone when the step is counted.
+"""
 
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 WAITING: Final = frozenset(
@@ -153,7 +158,7 @@ def content(state: RunState) -> dict[str, Json]:
         "input_tokens": state.input_tokens,
         "output_tokens": state.output_tokens,
         "cost_usd": state.cost_usd,
-        "memo": {k: v for k, v in state.memo.items() if k != DEATHS},
+        "memo": {k: v for k, v in state.memo.items() if k not in OF_ONE_STEP},
     }
 
 

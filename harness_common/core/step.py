@@ -133,6 +133,8 @@ class Failure:
     retry_after_s: float | None = None
     scope: str = ""
     detail: Json = field(default=None)
+    permit: Json = field(default=None)
+    """The run's slot in a paced release, kept in its memo; `retry_after_s` is exact then."""
 
     def to_json(self) -> Json:
         """Write the failure as the `error` of a run."""

@@ -12,7 +12,7 @@ from harness_common.core.events import Event
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
 from harness_common.core.retry import retry_in_s
-from harness_common.core.run import DEATHS, RunState, Status, Transition
+from harness_common.core.run import OF_ONE_STEP, PAID_STEP, PERMIT, RunState, Status, Transition
 from harness_common.core.step import (
     MODEL,
     TOOLS,
@@ -39,6 +39,7 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     number = state.step + 1
     recorded: dict[str, Json] = {
         "kind": state.next_kind,
+        "attempt": state.failures + state.limited + 1,
         "error": failure.to_json(),
         "failures": failures,
     }
@@ -48,7 +49,9 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
         Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
         Event(ev.STEP_FAILED, recorded, number),
     )
-    free = replace(state, claimed=False, failures=failures, limited=limited, memo=_paid(state, one))
+    free = replace(
+        state, claimed=False, failures=failures, limited=limited, memo=_memo_after(state, one)
+    )
     if state.cancel_requested:
         return then(events, cancelled(free))
     if past_deadline(state, now):
@@ -68,13 +71,17 @@ def _end_reason(failure: Failure) -> str:
     return "child_failed" if failure.code == "CHILD_FAILED" else "error"
 
 
-def _paid(state: RunState, one: StepFailed) -> dict[str, Json]:
-    """Note a step that was put off by the tenant's rate: it has its place and pays no second time
-    (see `claim.sql`).
+def _memo_after(state: RunState, one: StepFailed) -> dict[str, Json]:
+    """Return the memo after a failed attempt.
+
+    It has used up its slot for a model call, or was given one (`core.throttle`). A step that was
+    put off by the tenant's rate has its place and pays no second time (see `claim.sql`).
     """
-    memo = dict(state.memo)
+    memo = {name: value for name, value in state.memo.items() if name != PERMIT}
+    if one.failure.permit is not None:
+        memo[PERMIT] = one.failure.permit
     if one.failure.code == "STEP_RATE":
-        memo["paid_step"] = state.step + 1
+        memo[PAID_STEP] = state.step + 1
     return memo
 
 
@@ -215,7 +222,7 @@ def _tools_unknown(
 
 
 def _step_counted(state: RunState) -> RunState:
-    memo = {k: v for k, v in state.memo.items() if k != DEATHS}
+    memo = {k: v for k, v in state.memo.items() if k not in OF_ONE_STEP}
     return replace(state, step=state.step + 1, failures=0, limited=0, deaths=0, memo=memo)
 
 

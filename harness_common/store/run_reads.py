@@ -182,6 +182,16 @@ async def read_answers(
     return {row["step"]: row["payload"] for row in rows}
 
 
+async def read_failed_attempts(
+    db: Database, tenant_id: UUID, run_id: UUID, *, after: int = 0, limit: int
+) -> list[Row]:
+    """Return the events `step.failed` in order, `seq` greater than `after`; raises `NotFound`."""
+    params = {"tenant_id": tenant_id, "run_id": run_id, "after": after, "limit": limit}
+    async with db.tenant_transaction(tenant_id) as conn:
+        await _require_run(conn, tenant_id, run_id, db.timeout_s)
+        return await run_sql(conn, "failed_attempts", params, db.timeout_s)
+
+
 async def read_tool_calls(
     db: Database,
     tenant_id: UUID,

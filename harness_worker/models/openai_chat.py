@@ -22,6 +22,7 @@ from harness_common.contracts.model import (
 )
 from harness_common.core.errors import HarnessError, Permanent, Transient
 from harness_common.core.message import Json
+from harness_common.core.throttle import Rate
 from harness_worker.models.chat_messages import chat_messages, chat_tools
 from harness_worker.models.chat_stream import ChatAnswer
 from harness_worker.models.estimate import message_tokens, request_tokens
@@ -36,6 +37,7 @@ from harness_worker.models.openai_errors import (
 )
 from harness_worker.models.prices import PriceTable
 from harness_worker.models.redact import redact
+from harness_worker.models.retry_after import rate_of
 from harness_worker.models.sse import SseDecoder
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
@@ -86,7 +88,7 @@ class OpenAIChat:
 
     __slots__ = (
         "_client", "_headers", "_max_tokens_field", "_name", "_origin", "_prices", "_url",
-        "capabilities", "model", "provider",
+        "capabilities", "model", "provider", "scope",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +108,7 @@ class OpenAIChat:
         self._client = client
         self._name = f"{provider}/{model}"
         self._origin = Origin(provider, model, api_key)
+        self.scope = self._origin.scope
         self._prices = prices
         self._url = httpx.URL(base_url.rstrip("/") + "/chat/completions")
         # OpenAI's reasoning models refuse the old name; other servers may not know the new one.
@@ -182,6 +185,7 @@ class OpenAIChat:
         response = await self._client.send(request, stream=True)
         try:
             call.request_id = response.headers.get("x-request-id")
+            call.rate = rate_of(response.headers)
             if response.status_code >= 300:
                 raise await self._refused(response)
             if response.headers.get("content-type", "").startswith("application/json"):
@@ -305,13 +309,16 @@ class OpenAIChat:
             provider_request_id=call.request_id or answer.id or None,
             cost_usd=self._prices.cost_usd(self._name, usage),
             first_token_ms=None if call.first_token_s is None else call.first_token_s * 1000,
+            rate=call.rate,
         )
 
 
 class _Call:
     """What one call holds while it is open."""
 
-    __slots__ = ("answer", "first_token_s", "now", "on_delta", "request", "request_id", "started")
+    __slots__ = (
+        "answer", "first_token_s", "now", "on_delta", "rate", "request", "request_id", "started",
+    )  # fmt: skip
 
     def __init__(self, request: ChatRequest, on_delta: OnDelta | None) -> None:
         self.request = request
@@ -321,6 +328,7 @@ class _Call:
         self.started = self.now()
         self.first_token_s: float | None = None
         self.request_id: str | None = None
+        self.rate: Rate | None = None
 
 
 def _is_whole(data: bytes) -> bool:

@@ -19,7 +19,7 @@ import orjson
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.message import Json
 from harness_worker.models.redact import redact
-from harness_worker.models.retry_after import retry_after_s, should_retry
+from harness_worker.models.retry_after import rate_of, retry_after_s, should_retry
 
 _QUOTA: Final = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
@@ -145,8 +145,13 @@ def failure(
     if retry is False:
         return Permanent(message, code="MODEL_NO_RETRY", **detail)
     if status in {429, 529} or (status == 503 and wait is not None):
+        rate = rate_of(headers)
+        if rate is not None and rate.used_up and rate.per_s is not None:
+            detail["limit_per_s"] = rate.per_s
         return Limited(message, retry_after_s=wait, scope=origin.scope, **detail)
     if status >= 500 or status in _TRANSIENT_STATUS or retry:
+        if wait is not None:
+            detail["retry_after_s"] = wait
         return Transient(message, code="MODEL_UNAVAILABLE", **detail)
     return Permanent(message, code=_PERMANENT_CODES.get(status, "MODEL_BAD_REQUEST"), **detail)
 

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from harness_common.core.throttle import Rate
+
 MAX_WAIT_S: Final = 366 * 24 * 3600.0
 """An absurd value is cut to a year, so that adding it to a date cannot overflow."""
 
@@ -47,6 +49,22 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
 def should_retry(headers: Mapping[str, str]) -> bool | None:
     """Return what `x-should-retry` says, or None when it says nothing."""
     return {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower())
+
+
+def rate_of(headers: Mapping[str, str]) -> Rate | None:
+    """Return the provider's limit on requests, or None when no `x-ratelimit-*-requests` says it.
+
+    The reset is when the bucket is full again, so that what is used of it over the time to the
+    reset is the rate, whatever period the limit is for.
+    """
+    limit = _number(headers.get("x-ratelimit-limit-requests"))
+    left = _number(headers.get("x-ratelimit-remaining-requests"))
+    if limit is None or left is None:
+        return None
+    reset_s = _duration(headers.get("x-ratelimit-reset-requests"))
+    used = limit - left
+    per_s = used / reset_s if reset_s and used > 0 and reset_s > 0 else None
+    return Rate(per_s if per_s is not None and math.isfinite(per_s) else None, left <= 0)
 
 
 def _number(text: str | None) -> float | None:

@@ -70,12 +70,13 @@ _ITEM: Final = TypeAdapter(_Item)
 class Scripted:
     """One scripted model; `name` is what stands behind the slash."""
 
-    __slots__ = ("_name", "capabilities", "provider")
+    __slots__ = ("_name", "capabilities", "provider", "scope")
 
     def __init__(self, name: str) -> None:
         self.provider = "scripted"
         self.capabilities = Capabilities(scripted=True)
         self._name = f"scripted/{name}"
+        self.scope = f"scripted:{name}:none"
 
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         """Give the declared answer, as `Model.chat` says.
@@ -164,8 +165,7 @@ class Scripted:
             return None
         words = f"{self._name}: declared {item.error} error, attempt {attempt}"
         if item.error == "limited":
-            scope = f"scripted:{self._name.partition('/')[2]}:none"
-            return Limited(words, retry_after_s=item.retry_after_s, scope=scope)
+            return Limited(words, retry_after_s=item.retry_after_s, scope=self.scope)
         if item.error == "transient":
             return Transient(words, code="MODEL_UNAVAILABLE")
         return Permanent(words, code="SCRIPTED_ERROR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness_common.contracts.model import ChatRequest, ToolDef
+from harness_common.core.errors import Limited
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.recorded import recorded_answer
@@ -12,8 +13,8 @@ from harness_worker.tools.runner import declared_tool
 async def run(ctx: StepContext) -> ModelAnswered:
     """Ask the agent's model for its next answer.
 
-    Raises what `Model.chat` raises; `advance` decides whether that is a delay, another attempt or
-    the end.
+    Raises what `Model.chat` raises, and `Limited` without a call while its provider is throttled;
+    `advance` decides whether that is a delay, another attempt or the end.
     """
     if ctx.run.overrides.get("recorded"):
         return await recorded_answer(ctx)
@@ -36,7 +37,14 @@ async def run(ctx: StepContext) -> ModelAnswered:
     async def on_delta(text: str) -> None:
         runtime.live.delta(ctx.run.id, ctx.number, text)
 
-    answer = await model.chat(request, on_delta if model.capabilities.streaming else None)
+    throttles = runtime.throttles
+    await throttles.permit(model.scope, ctx.run.state.memo)
+    called_at = runtime.clock.now()
+    try:
+        answer = await model.chat(request, on_delta if model.capabilities.streaming else None)
+    except Limited as error:
+        raise await throttles.refused(error, called_at, ctx.run.state.limited) from None
+    throttles.worked(model.scope, answer.rate)
     return ModelAnswered(
         message=answer.message,
         finish=answer.finish,

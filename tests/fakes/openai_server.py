@@ -16,10 +16,12 @@ import json
 import resource
 import signal
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from aiohttp import web
+
+from tests.fakes.rate_gate import SENT, RateGate
 
 Json = Any
 
@@ -58,10 +60,17 @@ class Answer:
 class FakeOpenAI:
     """The server; counts what it sees."""
 
-    def __init__(self, default: Answer | None = None, *, limit_every: int = 0) -> None:
+    def __init__(
+        self,
+        default: Answer | None = None,
+        *,
+        limit_every: int = 0,
+        gate: RateGate | None = None,
+    ) -> None:
         self.default = default or Answer()
         self.answers: deque[Answer] = deque()
         self.limit_every = limit_every
+        self.gate = gate
         self.requests: list[Json] = []
         self.keep_requests = True
         self.calls = 0
@@ -115,6 +124,7 @@ class FakeOpenAI:
                 "max_open": self.max_open,
                 "dropped": self.dropped,
                 "connections": self.connection_count,
+                "gate": self.gate.report() if self.gate else None,
             }
         )
 
@@ -138,7 +148,7 @@ class FakeOpenAI:
                 self.connections.add(request.transport)
                 self.connection_count += 1
         try:
-            return await self._answer(request, body, self._next())
+            return await self._answer(request, body, self._next(request))
         except (asyncio.CancelledError, ConnectionError):
             self.dropped += 1
             raise
@@ -147,7 +157,13 @@ class FakeOpenAI:
             if not self.open:
                 self.idle.set()
 
-    def _next(self) -> Answer:
+    def _next(self, request: web.Request) -> Answer:
+        if self.gate is not None:
+            sent = request.headers.get(SENT)
+            refused = self.gate.admit(float(sent) if sent else None)
+            if refused is not None:
+                return refusal(429, "Rate limit reached", kind="requests", headers=refused)
+            return replace(self.default, headers=self.gate.rate_headers())
         if self.limit_every and self.calls % self.limit_every == 0:
             return refusal(429, "slow down", headers={"Retry-After": "1"})
         return self.answers.popleft() if self.answers else self.default
@@ -291,7 +307,12 @@ def refusal(
 
 async def _serve(args: argparse.Namespace) -> None:
     pieces = tuple(f"{word} " for word in args.text.split()) or ("",)
-    server = FakeOpenAI(Answer(pieces=pieces, delay_s=args.delay), limit_every=args.limit_every)
+    gate = None
+    if args.burst is not None:
+        gate = RateGate(args.per_s, args.burst, pause_s=args.pause, notice_s=args.notice)
+    server = FakeOpenAI(
+        Answer(pieces=pieces, delay_s=args.delay), limit_every=args.limit_every, gate=gate
+    )
     server.keep_requests = False
     await server.start(args.port)
     print(f"port={server.port}", flush=True)  # noqa: T201
@@ -309,6 +330,10 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds of one answer")
     parser.add_argument("--text", default="one two three four five")
     parser.add_argument("--limit-every", type=int, default=0, help="every Nth call gets a 429")
+    parser.add_argument("--burst", type=float, help="calls of a bucket; sets a rate limit")
+    parser.add_argument("--per-s", type=float, default=1.0, help="calls a second of the bucket")
+    parser.add_argument("--pause", type=float, help="Retry-After of its refusals, in seconds")
+    parser.add_argument("--notice", type=float, default=1.0, help="seconds until a refusal counts")
     args = parser.parse_args()
     with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -220,6 +220,34 @@ STEP = {
     "cost_usd": 0.5,
     "scripted": True,
 }
+REFUSED = {
+    "seq": 3,
+    "step": 1,
+    "attempt": 1,
+    "kind": "model",
+    "category": "limited",
+    "code": "LIMITED",
+    "message": "slow down",
+    "retry_after_s": 1.5,
+    "scope": "openai:gpt-4o:abc",
+    "at": AT,
+}
+THROTTLE = {
+    "scope": "openai:gpt-4o:abc",
+    "provider": "openai",
+    "model": "gpt-4o",
+    "credential": "abc",
+    "until": AT,
+    "next_at": AT,
+    "interval_s": 1.1,
+    "limit_per_s": 1.0,
+    "code": "LIMITED",
+    "reason": "slow down",
+    "hits": 1,
+    "since": AT,
+    "updated_at": AT,
+    "waiting": 42,
+}
 TOOLS = STEP | {"step": 2, "kind": "tools"}
 TOOLS["tools"] = [{"call": "2.0", "tool": "look", "status": "succeeded", "ms": 1.0}]
 
@@ -227,15 +255,30 @@ TOOLS["tools"] = [{"call": "2.0", "tool": "look", "status": "succeeded", "ms": 1
 def test_show_tells_the_timeline_and_the_result(server, harness):
     server.on(f"GET {ONE}", Answer(body=run_view("succeeded", output="forty\x1b[31m two")))
     server.on(f"GET {ONE}/steps", page(STEP, TOOLS))
+    server.on(f"GET {ONE}/attempts", page(REFUSED))
     file = {"id": ARTIFACT, "name": "chart.png", "media_type": "image/png", "sha256": "0"}
     server.on(f"GET {ONE}/artifacts", page(file | {"size_bytes": 2048, "created_at": AT}))
     done = harness("runs", "show", RUN)
     assert done.code == 0
     assert "m (scripted) → stop" in done.out
     assert "2.0 look succeeded 1 ms" in done.out
+    assert "step 1 try 1" in done.out
+    assert "LIMITED: slow down, again after 1.5 s" in done.out
     assert "chart.png  2.0 KiB" in done.out
     assert "Result (scripted):\n\nforty\ufffd[31m two" in done.out
-    assert set(harness("runs", "show", RUN, "--json").json) == {"run", "steps", "artifacts"}
+    document = harness("runs", "show", RUN, "--json").json
+    assert set(document) == {"run", "steps", "attempts", "artifacts"}
+
+
+def test_throttles_says_who_is_held_back(server, harness):
+    server.on("GET /v1/throttles", page(THROTTLE))
+    done = harness("throttles")
+    assert done.code == 0
+    for text in ("openai", "gpt-4o", "1 in 1.1 s", "LIMITED: slow down", "42"):
+        assert text in done.out
+    assert harness("throttles", "--json").json["data"][0]["scope"] == THROTTLE["scope"]
+    server.on("GET /v1/throttles", page())
+    assert "Nothing is throttled." in harness("throttles").out
 
 
 EVENTS = [

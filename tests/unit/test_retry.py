@@ -49,6 +49,15 @@ def test_a_transient_failure_uses_up_attempts(rule, failures, jitter):
     assert (wait_s is None) == (failures >= rule.max_attempts)
 
 
+@given(rules, st.floats(0, 366 * 24 * 3600), jitters)
+def test_a_fault_that_names_a_time_waits_for_it(rule, seconds, jitter):
+    """INV14 for a 500 with Retry-After; it still uses up an attempt."""
+    failure = classify(errors.Transient("t", retry_after_s=seconds))
+    wait_s = retry_in_s(rule, failure, 1, jitter)
+    assert (wait_s is None) == (rule.max_attempts == 1)
+    assert wait_s is None or seconds <= wait_s <= max(seconds + 1, rule.max_s)
+
+
 @given(rules, st.integers(0, 200), jitters)
 def test_permanent_and_limited(rule, failures, jitter):
     assert retry_in_s(rule, Failure("permanent", "P", "p"), failures, jitter) is None

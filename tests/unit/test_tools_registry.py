@@ -25,6 +25,7 @@ def test_all_builtins_register_and_are_described_like_a_manual():
     assert set(registry.names()) == {
         *("append_line", "artifact_read", "calculate", "chart", "file_list", "file_read"),
         *("http_get", "run_program", "sql_query", "sql_schema", "wait", "write_report"),
+        *("ask_user", "spawn_run"),
     }
     for spec in registry.specs():
         assert "Use it" in spec.description, spec.name
@@ -36,7 +37,8 @@ def test_effects_of_the_builtins():
     effects = {s.name: s.effect for s in ToolRegistry.from_settings(Settings()).specs()}
     writes = {name for name, effect in effects.items() if effect is EffectClass.WRITE}
     assert writes == {"append_line", "run_program", "write_report"}
-    assert EffectClass.IDEMPOTENT not in effects.values()
+    same = {name for name, effect in effects.items() if effect is EffectClass.IDEMPOTENT}
+    assert same == {"ask_user", "spawn_run"}
 
 
 def test_unknown_tool_names_close_ones():

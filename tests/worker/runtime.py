@@ -28,10 +28,11 @@ from harness_common.store.apply import group_commit
 from harness_common.store.claim import claim
 from harness_common.store.db import Database
 from harness_worker.heartbeat import heartbeat_loop
-from harness_worker.runtime import Held, Runtime, register
+from harness_worker.runtime import Held, PgClock, Runtime, register
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
 from harness_worker.steps.context import StepContext
+from harness_worker.throttles import Throttles
 from harness_worker.tools.registry import ToolRegistry
 from tests.fakes.cut_proxy import CutProxy
 from tests.store.play import Play
@@ -83,6 +84,7 @@ class FakeModels:
     """A registry whose every model does what `chat` does, and then answers "x"."""
 
     capabilities = Capabilities(streaming=False)
+    scope = "fake:x:none"
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
@@ -113,6 +115,7 @@ async def make_runtime(
     live: Any = FakeLive()
     bell: Any = FakeBell()
     models: Any = FakeModels(chat)
+    clock = PgClock()
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -130,6 +133,8 @@ async def make_runtime(
         blobs=unused,
         claims=Batcher(partial(claim, db, worker=worker, hold_s=900), alone_on=(psycopg.Error,)),
         commits=group_commit(db),
+        throttles=Throttles(db, None, clock.now),
+        clock=clock,
     )
     runtime.clock.set(await register(db, settings, worker, "w"))
     return runtime
