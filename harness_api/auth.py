@@ -29,12 +29,20 @@ from harness_common.store.db import Database, Row
 
 PERMISSIONS: Final[frozenset[str]] = frozenset(get_args(Permission))
 _READS: Final = frozenset(
-    {"runs:read", "agents:read", "sessions:read", "artifacts:read", "tenant:read", "workers:read"}
+    {
+        "runs:read",
+        "agents:read",
+        "sessions:read",
+        "artifacts:read",
+        "effects:read",
+        "tenant:read",
+        "workers:read",
+    }
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,
     "operator": _READS | {"runs:write", "agents:write", "sessions:write"},
-    "approver": _READS | {"approvals:read", "approvals:write"},
+    "approver": _READS | {"approvals:read", "approvals:write", "effects:write"},
     "admin": PERMISSIONS,
 }
 CACHE_S: Final = 5.0

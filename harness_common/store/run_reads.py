@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from harness_common.core.errors import NotFound
@@ -39,6 +39,11 @@ class RunFilter:
     tags: Mapping[str, str] = field(default_factory=dict)
     created_after: datetime | None = None
     created_before: datetime | None = None
+    error_code: str | None = None
+    stop_reason: str | None = None
+    parent: UUID | None = None
+    retried: bool | None = None
+    """Whether a retry of the run was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +97,38 @@ def _run_rows() -> Select[tuple[object, ...]]:
 
 
 def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
-    out: list[ColumnElement[bool]] = []
+    columns = {
+        runs.c.agent_name: wanted.agent,
+        runs.c.session_id: wanted.session_id,
+        runs.c.error["code"].astext: wanted.error_code,
+        runs.c.stop_reason: wanted.stop_reason,
+        runs.c.parent_run_id: wanted.parent,
+    }
+    out = [column == value for column, value in columns.items() if value is not None]
     if wanted.statuses:
         out.append(or_(*(_has_status(s) for s in wanted.statuses)))
-    if wanted.agent is not None:
-        out.append(runs.c.agent_name == wanted.agent)
-    if wanted.session_id is not None:
-        out.append(runs.c.session_id == wanted.session_id)
     if wanted.tags:
         out.append(runs.c.tags.cast(JSONB).contains(dict(wanted.tags)))
     if wanted.created_after is not None:
         out.append(runs.c.created_at >= wanted.created_after)
     if wanted.created_before is not None:
         out.append(runs.c.created_at < wanted.created_before)
+    if wanted.retried is not None:
+        out.append(_was_retried() if wanted.retried else ~_was_retried())
     return out
+
+
+def _was_retried() -> ColumnElement[bool]:
+    """Match runs of which a retry was made: it goes on in its source's session, which no fork
+    does.
+    """
+    retry = runs.alias("retry")
+    same = (
+        retry.c.tenant_id == runs.c.tenant_id,
+        retry.c.forked_from == runs.c.id,
+        retry.c.session_id == runs.c.session_id,
+    )
+    return exists(select(retry.c.id).where(*same))
 
 
 def _has_status(shown: str) -> ColumnElement[bool]:
