@@ -192,7 +192,7 @@ async def on_data_error(request: Request, error: Exception) -> Response:
 
 async def on_clash(request: Request, error: Exception) -> Response:
     """Answer 409 when another request made the same thing first: a unique key stopped this one."""
-    log.warning("request.clashed", error=str(error).strip()[:200])
+    log.error("request.clashed", exc_info=error)
     detail = "another request changed the same thing at this moment; read it again, then repeat"
     return problem(409, "CONFLICT", detail, rid=request_id(request))
 

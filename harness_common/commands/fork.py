@@ -155,7 +155,15 @@ async def _fork(
     begun = await begin(db, conn, source.tenant_id, start)
     check_start(begun, start)
     spec = AgentSpec.model_validate(begun["spec"])
-    first = await _first(db, conn, source, step, request)
+    try:
+        first = await _first(db, conn, source, step, request)
+    except NotFound as error:  # it came itself from a checkpoint, of a later step
+        raise Invalid(
+            f"{encode('run', source.id)} began after step {step}: do this with the run it came "
+            "from (see its lineage), or name a later step",
+            field="from_step" if action == "run.retry" else "step",
+            value=step + 1 if action == "run.retry" else step,
+        ) from error
     limits = _fresh_limits(spec, source, first.state, begun)
     first = replace(first, state=replace(first.state, limits=limits))
     started = await insert(db, conn, source.tenant_id, begun, spec, start, first)
