@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
+from harness_common.core.session import NEEDS_A_PERSON
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import (
@@ -48,11 +49,21 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events after a cursor. `ended` when the run is over and this page holds its last event."""
+    """Events after a cursor. `is_last` when this page holds the newest event there is."""
 
     events: list[Row]
     status: Status
-    ended: bool
+    is_last: bool
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether nothing more will come."""
+        return self.is_last and self.status in TERMINAL
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether nothing more comes until a person does something."""
+        return self.is_last and self.status in NEEDS_A_PERSON | {Status.PAUSED}
 
 
 def no_run(run_id: UUID) -> NotFound:
@@ -151,7 +162,7 @@ async def read_events(
     found = [row for row in rows if row["seq"] is not None]
     status = Status(rows[0]["status"])
     last = found[-1]["seq"] if found else after
-    return EventPage(found, status, status in TERMINAL and last >= rows[0]["next_seq"] - 1)
+    return EventPage(found, status, last >= rows[0]["next_seq"] - 1)
 
 
 async def read_progress(db: Database, tenant_id: UUID, run_ids: Sequence[UUID]) -> list[Row]:
