@@ -13,7 +13,18 @@ from typing import Annotated
 
 import typer
 
-from harness_api.cli import agents, artifacts, doctor, keys, processes, runs, sessions, tenant
+from harness_api.cli import (
+    agents,
+    artifacts,
+    doctor,
+    effects,
+    keys,
+    processes,
+    run_control,
+    runs,
+    sessions,
+    tenant,
+)
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
 from harness_common.core.errors import HarnessError
@@ -39,8 +50,10 @@ app = typer.Typer(
 )
 for register in (processes.register, doctor.register, tenant.register):
     register(app)
+run_control.register(runs.app)
 for name, commands in {
     "runs": runs.app,
+    "effects": effects.app,
     "agents": agents.app,
     "sessions": sessions.app,
     "artifacts": artifacts.app,
