@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import uvicorn
 
 from harness_api.cli.main import run
 from harness_common.core.ids import decode
@@ -18,29 +17,21 @@ from tests.store.play import WHEN
 
 
 @pytest.fixture
-async def harness(
-    app, tenant, tmp_path, monkeypatch, capsys
-) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-    """Run a command line against `app`; return its exit code and what it printed as JSON."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 - it has no signal for it
-        await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    monkeypatch.setenv("HARNESS_API_URL", f"http://127.0.0.1:{port}")
+def harness(
+    url, tenant, tmp_path, monkeypatch, capsys
+) -> Callable[..., Awaitable[tuple[int, Any]]]:
+    """Run a command line against the API; return its exit code and what it printed as JSON."""
+    monkeypatch.setenv("HARNESS_API_URL", url)
     monkeypatch.setenv("HARNESS_API_KEY", tenant.keys["admin"])
     monkeypatch.setenv("HARNESS_DATA_DIR", str(tmp_path))
 
     async def call(*argv: str) -> tuple[int, Any]:
         capsys.readouterr()
         code = await asyncio.to_thread(run, [*argv, "--json"])
-        lines = capsys.readouterr().out.splitlines()
-        return code, json.loads("\n".join(lines[lines.index("{") :]))
+        text = capsys.readouterr().out  # the API logs there too
+        return code, json.JSONDecoder().raw_decode(text[text.index("{\n") :])[0]
 
-    yield call
-    server.should_exit = True
-    await serving
+    return call
 
 
 async def failed_runs(api, play, count: int, code: str) -> list[str]:
