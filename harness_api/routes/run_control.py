@@ -13,15 +13,15 @@ from harness_api.routes.announce import announce, announce_cancel, announce_chan
 from harness_api.routes.ids import RunId
 from harness_api.routes.run_view import run_view
 from harness_api.routing import new_router
-from harness_api.schemas.runs import (
+from harness_api.schemas.run_control import (
     RunCancel,
     RunFork,
     RunInput,
     RunMessage,
     RunPause,
     RunRetry,
-    RunView,
 )
+from harness_api.schemas.runs import RunView
 from harness_common.commands import (
     ForkRun,
     Started,

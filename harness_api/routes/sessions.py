@@ -14,7 +14,8 @@ from harness_api.routes.ids import SessionId
 from harness_api.routes.run_view import run_view
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
-from harness_api.schemas.runs import RunCancel, RunView
+from harness_api.schemas.run_control import RunCancel
+from harness_api.schemas.runs import RunView
 from harness_api.schemas.sessions import SessionCreate, SessionView
 from harness_common.commands import cancel_session
 from harness_common.core.ids import encode
