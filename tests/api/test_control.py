@@ -26,7 +26,7 @@ async def post(api, path: str, status: int = 202, **body) -> Any:
 
 
 async def start(api, **more) -> Any:
-    return await post(api, "/v1/runs", **RUN, **more)
+    return await post(api, "/v1/runs", 202, **RUN, **more)
 
 
 async def get(api, run: Any) -> Any:

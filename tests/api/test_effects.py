@@ -74,7 +74,7 @@ async def resolve(api, run: Any, outcome: str, call: str = "2.0", status: int = 
 
 
 async def status_of(api, run: Any) -> str:
-    return (await api.get(f"/v1/runs/{run['id']}")).json()["status"]
+    return str((await api.get(f"/v1/runs/{run['id']}")).json()["status"])
 
 
 async def test_what_is_unknown_is_shown_with_all_that_is_known(api, unknown):

@@ -111,20 +111,17 @@ def test_an_unknown_effect_is_shown_with_the_command_that_decides(server, harnes
 
 def test_what_happens_is_told_in_lines():
     child = {"call": "2.0", "kind": "child", "run": OTHER, "agent": "b"}
-    told = {
-        ("run.created", "agent", "a@1", "overrides", (("recorded", "x"),)): "a dry run",
-        ("run.paused", "step", 2): "paused after step 2",
-        ("run.pause_requested", "by", "ann", "reason", "lunch"): "ann asks to pause: lunch",
-        ("run.resume_requested", "by", "ann"): "ann lets it go on",
-        ("run.yielded", "after_step", 2): "goes back to the queue",
-        ("run.steered", "by", "ann", "chars", 7): "ann gives it a message of 7 characters",
-        ("run.input_given", "by", "ann", "call", "2.0"): "ann answers 2.0",
-        ("run.effects_resolved", "by", "ann"): "ann has decided",
-    }
-    for (kind, *pairs), text in told.items():
-        payload = dict(zip(pairs[::2], pairs[1::2], strict=True))
-        if "overrides" in payload:
-            payload["overrides"] = dict(payload["overrides"])
+    told: list[tuple[str, dict[str, Any], str]] = [
+        ("run.created", {"agent": "a@1", "overrides": {"recorded": "x"}}, "a dry run"),
+        ("run.paused", {"step": 2}, "paused after step 2"),
+        ("run.pause_requested", {"by": "ann", "reason": "lunch"}, "ann asks to pause: lunch"),
+        ("run.resume_requested", {"by": "ann"}, "ann lets it go on"),
+        ("run.yielded", {"after_step": 2}, "goes back to the queue"),
+        ("run.steered", {"by": "ann", "chars": 7}, "ann gives it a message of 7 characters"),
+        ("run.input_given", {"by": "ann", "call": "2.0"}, "ann answers 2.0"),
+        ("run.effects_resolved", {"by": "ann"}, "ann has decided"),
+    ]
+    for kind, payload, text in told:
         assert text in Narrator().line(Event.model_validate(event(1, kind, None, **payload)))
     waits = event(1, "run.waiting", 2, **{"for": "children", "calls": [child]})
     line = Narrator().line(Event.model_validate(waits))
