@@ -15,7 +15,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks import long_run, model_calls, per_step, start_latency, steps
+from benchmarks import (
+    cancel,
+    long_run,
+    model_calls,
+    per_step,
+    start_latency,
+    state_writes,
+    steps,
+    waiting,
+)
 from benchmarks.options import Options
 from benchmarks.report import RESULTS, Json, Outcome, facts, table, to_json, write
 from benchmarks.stack import BenchFailed, Stack
@@ -28,6 +37,9 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "c": (model_calls.TITLE, model_calls.run),
     "d": (long_run.TITLE, long_run.run),
     "e": (per_step.TITLE, per_step.run),
+    "f": (cancel.TITLE, cancel.run),
+    "g": (state_writes.TITLE, state_writes.run),
+    "h": (waiting.TITLE, waiting.run),
 }
 _BEGUN: Final = time.monotonic()
 

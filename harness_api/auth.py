@@ -29,19 +29,21 @@ from harness_common.store.db import Database, Row
 
 PERMISSIONS: Final[frozenset[str]] = frozenset(get_args(Permission))
 _READS: Final = frozenset(
-    {
-        "runs:read",
-        "agents:read",
-        "sessions:read",
-        "artifacts:read",
-        "effects:read",
-        "tenant:read",
-        "workers:read",
-    }
+    f"{noun}:read"
+    for noun in (
+        "runs",
+        "agents",
+        "sessions",
+        "schedules",
+        "artifacts",
+        "effects",
+        "tenant",
+        "workers",
+    )
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,
-    "operator": _READS | {"runs:write", "agents:write", "sessions:write"},
+    "operator": _READS | {"runs:write", "agents:write", "sessions:write", "schedules:write"},
     "approver": _READS | {"approvals:read", "approvals:write", "effects:write"},
     "admin": PERMISSIONS,
 }

@@ -22,6 +22,7 @@ from harness_api.cli import (
     processes,
     run_control,
     runs,
+    schedules,
     sessions,
     tenant,
 )
@@ -56,6 +57,7 @@ for name, commands in {
     "effects": effects.app,
     "agents": agents.app,
     "sessions": sessions.app,
+    "schedules": schedules.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
     "tenant": tenant.app,
@@ -149,6 +151,7 @@ _HINTS = {
     "key": "set HARNESS_API_KEY; `harness dev` keeps its admin key in <data folder>/admin.key",
     "run_id": "`harness runs list` shows the runs of your tenant",
     "session_id": "`harness sessions list` shows the sessions of your tenant",
+    "schedule": "`harness schedules list` shows the schedules of your tenant",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

@@ -14,6 +14,7 @@ from harness_api.routes import (
     run_details,
     run_events,
     runs,
+    schedules,
     sessions,
     tenant,
 )
@@ -27,6 +28,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     artifacts.router,
     agents.router,
     sessions.router,
+    schedules.router,
     api_keys.router,
     tenant.router,
     health.router,

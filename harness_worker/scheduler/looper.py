@@ -43,7 +43,11 @@ class Look:
     stale: bool
     orphaned: bool
     ungranted: bool
+    forsaken: bool
+    """A child run goes on although its parent was asked to stop or has ended."""
     queue_age_s: float
+    fire_in_s: float | None
+    """Until the next firing of a schedule; None when there is none."""
 
 
 @dataclass(slots=True)

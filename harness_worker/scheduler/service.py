@@ -23,6 +23,8 @@ from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_worker.scheduler.admit import AdmitLoop
+from harness_worker.scheduler.cancel import CancelLoop
+from harness_worker.scheduler.cron import CronLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
@@ -37,7 +39,9 @@ def make_loops(shared: Shared) -> list[Loop]:
     """Build the loops in the order in which a tick runs them."""
     return [
         ReapLoop(shared),
+        CancelLoop(shared),
         WakeLoop(shared),
+        CronLoop(shared),
         AdmitLoop(shared),
         DispatchLoop(shared),
         PruneLoop(shared),
@@ -48,10 +52,7 @@ async def look_once(shared: Shared) -> Look:
     """Read what there may be to do."""
     row = await shared.db.fetch_one("look", {"lease_s": shared.settings.worker.lease_s})
     assert row is not None
-    return Look(
-        row["now"], row["due_in_s"], row["queued"], row["stale"], row["orphaned"],
-        row["ungranted"], row["queue_age_s"],
-    )  # fmt: skip
+    return Look(**row)
 
 
 async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
@@ -143,9 +144,10 @@ class Scheduler:
         if done:
             return 0.01
         longest = config.tick_s if look.queued or look.orphaned else config.idle_tick_s
-        if look.due_in_s is not None and look.due_in_s > 0:
-            return min(longest, max(0.02, look.due_in_s))
-        if look.due_in_s is not None:
+        due = [s for s in (look.due_in_s, look.fire_in_s) if s is not None]
+        if due and min(due) > 0:
+            return min(longest, max(0.02, min(due)))
+        if due:
             return config.tick_s  # due, and nothing could be done about it: no use in hurrying
         return longest
 
