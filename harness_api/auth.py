@@ -30,12 +30,21 @@ from harness_common.store.db import Database, Row
 PERMISSIONS: Final[frozenset[str]] = frozenset(get_args(Permission))
 _READS: Final = frozenset(
     f"{noun}:read"
-    for noun in ("runs", "agents", "sessions", "schedules", "artifacts", "tenant", "workers")
+    for noun in (
+        "runs",
+        "agents",
+        "sessions",
+        "schedules",
+        "artifacts",
+        "effects",
+        "tenant",
+        "workers",
+    )
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,
     "operator": _READS | {"runs:write", "agents:write", "sessions:write", "schedules:write"},
-    "approver": _READS | {"approvals:read", "approvals:write"},
+    "approver": _READS | {"approvals:read", "approvals:write", "effects:write"},
     "admin": PERMISSIONS,
 }
 CACHE_S: Final = 5.0

@@ -190,6 +190,13 @@ async def on_data_error(request: Request, error: Exception) -> Response:
     return problem(422, "INVALID", detail, rid=request_id(request))
 
 
+async def on_clash(request: Request, error: Exception) -> Response:
+    """Answer 409 when another request made the same thing first: a unique key stopped this one."""
+    log.error("request.clashed", exc_info=error)
+    detail = "another request changed the same thing at this moment; read it again, then repeat"
+    return problem(409, "CONFLICT", detail, rid=request_id(request))
+
+
 def internal_error(rid: str) -> Response:
     """Answer for an exception that nobody foresaw."""
     detail = (
@@ -204,3 +211,4 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, on_validation_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(psycopg.DataError, on_data_error)
+    app.add_exception_handler(psycopg.errors.UniqueViolation, on_clash)

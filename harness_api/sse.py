@@ -58,7 +58,9 @@ def stream_events(
 async def follow(
     services: Services, tenant_id: UUID, run_id: UUID, after: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield frames until the run has ended or the process stops."""
+    """Yield frames until the run has ended or the process stops. A frame `wait` says that nothing
+    more comes until a person does something; the stream stays open.
+    """
     place = _Place(after)
     yield b": events of run_%b\n\n" % run_id.hex.encode()
     async with services.hub.watch(tenant_id, run_id) as reader:
@@ -77,8 +79,8 @@ async def follow(
                     continue
                 for row in page.events:
                     yield place.event(row)
+                yield place.rest(page)
                 if page.ended:
-                    yield _frame("end", {"status": str(page.status), "last_seq": place.seq})
                     return
                 if len(page.events) == _PAGE:
                     reader.notice()
@@ -91,12 +93,24 @@ class _Place:
     seq: int
     step: int = 0
     """The last step that is known to be complete; deltas of it come too late to be shown."""
+    told: int = -1
+    """The event after which it was said that a person is waited for."""
 
     def event(self, row: Row) -> bytes:
         self.seq = row["seq"]
         if row["type"] == ev.STEP_COMPLETED:
             self.step = row["step"]
         return _frame(row["type"], event_json(row), row["seq"])
+
+    def rest(self, page: EventPage) -> bytes:
+        """Say that the run is over, or (once after an event) that a person is waited for."""
+        told = {"status": str(page.status), "last_seq": self.seq}
+        if page.ended:
+            return _frame("end", told)
+        if not page.waits or self.told == self.seq:
+            return b""
+        self.told = self.seq
+        return _frame("wait", told)
 
     def delta(self, item: dict[str, Any]) -> bytes | None:
         kind, step = item.get("type"), item.get("step")

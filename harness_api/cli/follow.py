@@ -97,7 +97,7 @@ def _one_line(text: str) -> str:
 
 def follow(client: Client, run_id: str, *, after: int = 0, as_json: bool = False) -> None:
     """Show a run until it is over or needs a person. With JSON, one line an event or live item."""
-    items = _until_person(client, run_id, after)
+    items = client.runs.stream(run_id, after)
     if as_json:
         for item in items:
             print_json_line(item)
@@ -107,21 +107,6 @@ def follow(client: Client, run_id: str, *, after: int = 0, as_json: bool = False
         for item in items:
             if line := view.take(item):
                 show.line(line)
-
-
-def _until_person(client: Client, run_id: str, after: int) -> Iterator[Event | Live]:
-    """Yield the stream of a run; end it where only a person brings the run on.
-
-    The run is asked, since a wait in the log may have ended long ago.
-    """
-    if client.runs.get(run_id).needs_a_person:
-        yield from client.runs.events(run_id, after)
-        return
-    for item in client.runs.stream(run_id, after):
-        yield item
-        if item.type == ev.RUN_WAITING and client.runs.get(run_id).needs_a_person:
-            yield from client.runs.events(run_id, getattr(item, "seq", after))
-            return
 
 
 class _Plain:

@@ -17,8 +17,10 @@ from harness_api.cli import (
     agents,
     artifacts,
     doctor,
+    effects,
     keys,
     processes,
+    run_control,
     runs,
     schedules,
     sessions,
@@ -50,8 +52,10 @@ app = typer.Typer(
 )
 for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
+run_control.register(runs.app)
 for name, commands in {
     "runs": runs.app,
+    "effects": effects.app,
     "agents": agents.app,
     "sessions": sessions.app,
     "schedules": schedules.app,

@@ -46,7 +46,18 @@ class Narrator:
 
 def _created(payload: Payload, _: str) -> str:
     agent = payload.get("agent")
-    return f"created for agent {agent}" if isinstance(agent, str) else "created"
+    text = f"created for agent {agent}" if isinstance(agent, str) else "created"
+    source, parent = payload.get("forked_from"), payload.get("parent")
+    if isinstance(source, Mapping):
+        text += f", goes on from {source.get('run')} step {source.get('step')}"
+    if isinstance(parent, Mapping):
+        text += f", child of {parent.get('run')} call {parent.get('call')}"
+    changed = payload.get("overrides")
+    if isinstance(changed, Mapping):
+        shown = {k: v for k, v in changed.items() if k != "recorded"}
+        text += f", changed {short(str(shown))}" if shown else ""
+        text += ", a dry run" if "recorded" in changed else ""
+    return text
 
 
 def _answered(payload: Payload, took: str) -> str:
@@ -115,18 +126,37 @@ def error_text(error: object) -> str:
 
 
 def _delayed(payload: Payload, _: str) -> str:
-    why = {"retry": "to try again", "rate_limited": "for a rate limit", "wait": "as a tool asked"}
+    why = {
+        "retry": "to try again",
+        "rate_limited": "for a rate limit",
+        "timer": "as a tool asked",
+        "wait": "as a tool asked",
+    }
     reason = str(payload.get("why"))
     whose = f" of {short(str(payload['scope']))}" if payload.get("scope") else ""
     return f"waits {why.get(reason, f'({reason})')}{whose} until {payload.get('until')}"
 
 
 def _waiting(payload: Payload, _: str) -> str:
-    calls = ", ".join(map(str, payload.get("calls") or []))
+    found = payload.get("calls") or []
     what = str(payload.get("for"))
     if what == "unknown_effect":
+        calls = ", ".join(map(str, found))
         return f"waits for a person: nobody knows whether tool call {calls} took effect"
-    return f"waits for {what} {calls}".rstrip()
+    waits = [c for c in found if isinstance(c, Mapping)]
+    children = [f"{c.get('run')} ({c.get('agent')})" for c in waits if c.get("kind") == "child"]
+    asked = [_question(c) for c in waits if c.get("kind") == "input"]
+    if asked:
+        return f"waits for a person: {'; '.join(asked)}"
+    if children:
+        return f"waits for its children {', '.join(children)}"
+    return f"waits for {what}"
+
+
+def _question(call: Mapping[str, Any]) -> str:
+    choices = call.get("choices") or []
+    among = f" [{' | '.join(short(str(c), 30) for c in choices)}]" if choices else ""
+    return f"{call.get('call')} asks {short(str(call.get('question')), 160)}{among}"
 
 
 def _recovered(payload: Payload, _: str) -> str:
@@ -142,6 +172,11 @@ def _recovered(payload: Payload, _: str) -> str:
 def _cancel_requested(payload: Payload, _: str) -> str:
     reason = payload.get("reason")
     return f"{payload.get('by')} asks to cancel" + (f": {short(str(reason))}" if reason else "")
+
+
+def _pause_requested(payload: Payload, _: str) -> str:
+    reason = payload.get("reason")
+    return f"{payload.get('by')} asks to pause" + (f": {short(str(reason))}" if reason else "")
 
 
 def _ended(payload: Payload, _: str) -> str:
@@ -165,6 +200,18 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
     ev.RUN_DELAYED: _delayed,
     ev.RUN_WAITING: _waiting,
     ev.RUN_CANCEL_REQUESTED: _cancel_requested,
+    ev.RUN_PAUSE_REQUESTED: _pause_requested,
+    ev.RUN_PAUSED: lambda payload, _: f"paused after step {payload.get('step')}",
+    ev.RUN_RESUME_REQUESTED: lambda payload, _: f"{payload.get('by')} lets it go on",
+    ev.RUN_YIELDED: lambda payload, _: "has had its turn and goes back to the queue",
+    ev.RUN_STEERED: lambda payload, _: (
+        f"{payload.get('by')} gives it a message of "
+        f"{payload.get('chars')} characters, for the next model step"
+    ),
+    ev.RUN_INPUT_GIVEN: lambda payload, _: f"{payload.get('by')} answers {payload.get('call')}",
+    ev.RUN_EFFECTS_RESOLVED: lambda payload, _: (
+        f"{payload.get('by')} has decided about every unknown effect"
+    ),
     ev.RUN_RECOVERED: _recovered,
     ev.RUN_COMPLETED: _ended,
     ev.RUN_FAILED: _ended,

@@ -86,12 +86,33 @@ def _head(run: Run) -> dict[str, object]:
         "created": f"{clock(run.created_at)} by {run.created_by}",
         "took": None if took_s is None else f"{took_s:.1f} s",
         "waits until": clock(run.not_before) if waits else None,
+        "waits for": _waits_for(run),
         "worker": run.worker,
+        "child of": f"{run.parent.run_id} call {run.parent.call}" if run.parent else None,
         "goes on from": f"{fork.run_id} step {fork.step}" if fork else None,
+        "changed": run.overrides or None,
+        "dry run": "yes: model and tools answer from the record" if run.dry_run else None,
+        "suspect": f"{run.deaths} processes that held it died" if run.suspect else None,
         "used": f"{run.step} steps, {run.turn} model answers, {run.usage.input_tokens} tokens in, "
         f"{run.usage.output_tokens} out, {usd(run.usage.cost_usd)}",
         "limits": ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in caps.items()),
     }
+
+
+def _waits_for(run: Run) -> str | None:
+    if run.is_over:
+        return None
+    if run.held_for == "key":
+        return f"others of the key {run.concurrency_key}"
+    if run.held_for is not None and run.status == "queued":
+        return f"the {run.held_for}"
+    if run.pause_requested and run.status != "paused":
+        return "the end of the step under way, then it is paused"
+    waiting = run.waiting or {}
+    if waiting.get("for") == "children":
+        found = [f"{c.get('run')} ({c.get('agent')})" for c in waiting.get("calls", ())]
+        return f"its children {', '.join(found)}"
+    return str(waiting["for"]).replace("_", " ") if waiting else None
 
 
 def print_timeline(steps: Sequence[Step]) -> None:
@@ -135,6 +156,30 @@ def _what(step: Step) -> str:
     return "; ".join(f"{t.call} {t.tool} {t.error_type or t.status} {ms(t.ms)}" for t in step.tools)
 
 
+def print_wait(run: Run) -> None:
+    """Print what a run waits for, and the command that lets it go on."""
+    print()
+    if run.status == "paused":
+        print(f"It is paused. `harness runs resume {run.id}` lets it go on.")
+        return
+    questions = run.questions
+    for asked in questions:
+        which = f" --call {asked.call}" if len(questions) > 1 else ""
+        print(f"It asks ({asked.call}): {clean(asked.question)}")
+        if asked.choices:
+            print(f"  one of: {' | '.join(clean(c, lines=False) for c in asked.choices)}")
+        if asked.until is not None:
+            print(f"  until {clock(asked.until)}")
+        print(f"  `harness runs answer {run.id} '…'{which}` answers.")
+    for call in run.unknown_calls:
+        print(
+            f"Nobody knows whether call {call} took effect. `harness effects show {run.id} {call}`"
+            f"\nshows it, `harness effects resolve {run.id} {call} OUTCOME --reason '…'` decides."
+        )
+    if not questions and not run.unknown_calls:
+        print("It waits for a person.")
+
+
 def print_outcome(run: Run) -> None:
     """Print the answer of a run, or why there is none."""
     if run.error is not None:
@@ -142,7 +187,8 @@ def print_outcome(run: Run) -> None:
     if run.output is not None:
         print(f"\nResult{scripted(run.scripted)}:\n\n{clean(run.output)}")
     if run.needs_a_person:
-        print(f"\nIt waits for a person. `harness runs cancel {run.id}` stops it.")
+        print_wait(run)
+        print(f"`harness runs cancel {run.id}` stops it.")
     elif run.stop_reason == "poisoned":
         _print_poisoned(run)
     elif (run.error or {}).get("category") == "permanent":

@@ -1,32 +1,30 @@
-"""`harness runs`: start, list, show, follow, cancel, retry."""
+"""`harness runs`: start, list, show, follow. What changes runs under way is in `run_control`."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from harness_api.cli import follow as live
 from harness_api.cli.options import Json, Limit, RunId, connect, examples, group, pairs
-from harness_api.cli.output import print_json, print_json_line, say, scripted
-from harness_api.cli.run_view import OUTCOME_OK, print_outcome, print_run, print_runs
-from harness_common.core.errors import HarnessError, Invalid
-
-if TYPE_CHECKING:
-    from harness_api.client import Client, Run
+from harness_api.cli.output import print_json, print_json_line, say
+from harness_api.cli.run_view import print_run, print_runs
+from harness_api.cli.watch import (
+    Follow,
+    Timeout,
+    Wait,
+    after_start,
+    check_one,
+    follow_run,
+    title,
+    wait_for,
+)
+from harness_api.cli.when import moment
+from harness_common.core.errors import Invalid
 
 app = group("Start runs, watch them, stop them.")
-
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Show it live until it is over or needs a person.")
-]
-Wait = Annotated[
-    bool, typer.Option("--wait", "-w", help="Wait until it is over; print its result.")
-]
-Timeout = Annotated[
-    float | None, typer.Option("--wait-timeout", min=0, help="Seconds to wait at most.")
-]
 
 
 @app.command(
@@ -34,6 +32,7 @@ Timeout = Annotated[
         "harness runs submit analyst 'Which car is the lightest?' --follow",
         "harness runs submit analyst - --wait --json < question.txt",
         "harness runs submit analyst 'Again' --session SESSION --tag a=b",
+        "harness runs submit analyst 'Rather this' --session SESSION --on-busy interrupt",
     )
     + "\n\nWith --follow or --wait the exit code is 0 if the run succeeded, else 1."
 )
@@ -52,6 +51,16 @@ def submit(  # noqa: PLR0917 - typer wants it so
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens at most.")] = None,
     max_cost_usd: Annotated[float | None, typer.Option(min=0, help="Cost at most.")] = None,
     timeout_s: Annotated[float | None, typer.Option(min=0, help="Wall clock of the run.")] = None,
+    on_busy: Annotated[
+        str | None,
+        typer.Option(
+            help="While the session's last run is going: reject, enqueue, interrupt or steer."
+        ),
+    ] = None,
+    concurrency_key: Annotated[str | None, typer.Option(help="Runs of one key take turns.")] = None,
+    concurrency_max: Annotated[
+        int | None, typer.Option(min=1, help="How many of the key run at once; default 1.")
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key within 24 h gives the same run.")
     ] = None,
@@ -61,7 +70,7 @@ def submit(  # noqa: PLR0917 - typer wants it so
     as_json: Json = False,
 ) -> None:
     """Start a run."""
-    _check_one(follow, wait)
+    check_one(follow, wait)
     tags = pairs(tag or [], "--tag")
     question = _read_stdin() if text == "-" else text
     with connect() as client:
@@ -78,28 +87,54 @@ def submit(  # noqa: PLR0917 - typer wants it so
             max_tokens=max_tokens,
             max_cost_usd=max_cost_usd,
             timeout_s=timeout_s,
+            on_busy=on_busy,
+            concurrency_key=concurrency_key,
+            concurrency_max=concurrency_max,
             idempotency_key=idempotency_key,
         )
-        _after_start(client, run, follow=follow, wait=wait, timeout_s=wait_timeout, as_json=as_json)
+        if on_busy == "steer" and run.input != question:
+            say(f"{run.id} is under way and was given the message.")
+        after_start(client, run, follow=follow, wait=wait, timeout_s=wait_timeout, as_json=as_json)
 
 
-@app.command("list", epilog=examples("harness runs list --status running --tag team=sales"))
-def list_runs(
+@app.command(
+    "list",
+    epilog=examples(
+        "harness runs list --status running --tag team=sales",
+        "harness runs list --status failed --error-code LIMITED --since 2h --not-retried",
+    ),
+)
+def list_runs(  # noqa: PLR0917 - typer wants it so
     status: Annotated[list[str] | None, typer.Option(help="Repeatable.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
     session: Annotated[str | None, typer.Option(help="Only runs of this session.")] = None,
+    parent: Annotated[str | None, typer.Option(help="Only children of this run.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="name=value; all must match.")] = None,
+    error_code: Annotated[str | None, typer.Option(help="Only those with this error.")] = None,
+    stop_reason: Annotated[str | None, typer.Option(help="Only those that ended so.")] = None,
+    since: Annotated[str | None, typer.Option(help="Made since: 2h, 7d or a time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Made before: 2h, 7d or a time.")] = None,
+    retried: Annotated[
+        bool | None, typer.Option("--retried/--not-retried", help="Whether a retry was made.")
+    ] = None,
     limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
+    after, before = moment(since, "--since"), moment(until, "--until")
     with connect() as client:
         found = list(
             client.runs.list(
                 status=status or None,
                 agent=agent,
                 session_id=session,
+                parent=parent,
                 tags=pairs(tag or [], "--tag"),
+                error_code=error_code,
+                stop_reason=stop_reason,
+                created_after=after,
+                created_before=before,
+                retried=retried,
                 limit=limit,
             )
         )
@@ -136,45 +171,15 @@ def follow(
     with connect() as client:
         run = client.runs.get(run_id)
         if not as_json:
-            _title(run)
-        _follow(client, run_id, after=after, as_json=as_json)
+            title(run)
+        follow_run(client, run_id, after=after, as_json=as_json)
 
 
 @app.command()
 def wait(run_id: RunId, timeout: Timeout = None, as_json: Json = False) -> None:
     """Wait until a run is over or needs a person; exit code 0 if it succeeded, else 1."""
     with connect() as client:
-        _wait(client, run_id, timeout, as_json)
-
-
-@app.command(epilog=examples("harness runs cancel RUN --reason 'wrong question'"))
-def cancel(
-    run_id: RunId,
-    reason: Annotated[str, typer.Option(help="Kept with the run.")] = "",
-    as_json: Json = False,
-) -> None:
-    """Ask a run to stop; a step that is under way may still end."""
-    with connect() as client:
-        run = client.runs.cancel(run_id, reason)
-    if as_json:
-        print_json(run)
-    else:
-        print(f"{run.id} is {run.status}")
-
-
-@app.command()
-def retry(
-    run_id: RunId,
-    follow: Follow = False,
-    wait: Wait = False,
-    wait_timeout: Timeout = None,
-    as_json: Json = False,
-) -> None:
-    """Start a new run from the last checkpoint of one that failed or was cancelled."""
-    _check_one(follow, wait)
-    with connect() as client:
-        run = client.runs.retry(run_id)
-        _after_start(client, run, follow=follow, wait=wait, timeout_s=wait_timeout, as_json=as_json)
+        wait_for(client, run_id, timeout, as_json)
 
 
 @app.command()
@@ -193,68 +198,8 @@ def events(
                 print(f"{event.seq:>5}  {event.type:<20}  {view.take(event)}".rstrip())
 
 
-def _check_one(follow: bool, wait: bool) -> None:
-    if follow and wait:
-        raise Invalid("--follow and --wait exclude each other", code="USAGE")
-
-
 def _read_stdin() -> str:
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise Invalid(f"Standard input is not text: {error}", code="USAGE") from error
-
-
-def _after_start(
-    client: Client, run: Run, *, follow: bool, wait: bool, timeout_s: float | None, as_json: bool
-) -> None:
-    """Do what was asked besides starting."""
-    if follow:
-        if not as_json:
-            _title(run)
-        _follow(client, run.id, after=0, as_json=as_json)
-    elif wait:
-        if not as_json:
-            say(run.id)
-        _wait(client, run.id, timeout_s, as_json)
-    elif as_json:
-        print_json(run)
-    else:
-        print(run.id)
-        say(f"It is {run.status}. Watch it with `harness runs follow {run.id}`.")
-
-
-def _title(run: Run) -> None:
-    print(f"{run.id}  {run.agent.name} v{run.agent.version}{scripted(run.scripted)}", flush=True)
-
-
-def _follow(client: Client, run_id: str, *, after: int, as_json: bool) -> None:
-    try:
-        live.follow(client, run_id, after=after, as_json=as_json)
-    except KeyboardInterrupt:
-        say(f"\nNo longer watching; the run goes on. Again: `harness runs follow {run_id}`")
-        raise
-    run = client.runs.get(run_id)
-    if as_json:
-        print_json_line({"type": "result", "run": run.model_dump(mode="json")})
-    else:
-        print_outcome(run)
-    _exit(run)
-
-
-def _wait(client: Client, run_id: str, timeout_s: float | None, as_json: bool) -> None:
-    try:
-        run = client.runs.wait(run_id, timeout_s)
-    except TimeoutError as error:
-        raise HarnessError(str(error), code="TIMEOUT", run_id=run_id) from error
-    if as_json:
-        print_json(run)
-    else:
-        print(f"{run.status}{scripted(run.scripted)}")
-        print_outcome(run)
-    _exit(run)
-
-
-def _exit(run: Run) -> None:
-    if run.status != OUTCOME_OK:
-        raise typer.Exit(1)

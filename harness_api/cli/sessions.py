@@ -78,6 +78,24 @@ def close(session_id: SessionId, as_json: Json = False) -> None:
         print(f"{session.id} is {session.status}")
 
 
+@app.command(epilog=examples("harness sessions cancel SESSION --reason 'wrong customer'"))
+def cancel(
+    session_id: SessionId,
+    reason: Annotated[str, typer.Option(help="Kept with the runs.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Ask all runs of a session to stop; the session stays open."""
+    with connect() as client:
+        runs = client.sessions.cancel(session_id, reason)
+    if as_json:
+        print_json({"data": runs})
+        return
+    for run in runs:
+        print(f"{run.id} is {run.status}")
+    if not runs:
+        print("No run of it is going.")
+
+
 def _print(session: Session) -> None:
     print_pairs(
         {

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from harness_api.client.http import Call, given
+from harness_api.client.http import Call, given, parse_page
 from harness_api.client.paths import id_path, name_path
 from harness_api.client.surface import M, Resource, flow, operation
 from harness_api.client.types import (
@@ -87,6 +87,13 @@ class Sessions(Resource[M]):
         """Close a session for good; refused while a run of it is going."""
         path = id_path("/v1/sessions/{}/close", "session", session_id)
         return await self._http.fetch(Call("POST", path), Session)
+
+    @operation
+    async def cancel(self, session_id: str, reason: str = "") -> tuple[Run, ...]:
+        """Ask all runs of a session that are not over to stop; return those that were asked."""
+        path = id_path("/v1/sessions/{}/cancel", "session", session_id)
+        answer = await self._http.send(Call("POST", path, body={"reason": reason}, repeatable=True))
+        return tuple(parse_page(answer, Run)[0])
 
     @flow
     async def runs(self, session_id: str, limit: int | None = None) -> AsyncGenerator[Run, None]:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import uuid4
@@ -22,6 +23,7 @@ from harness_api.client.types import (
     Checkpoint,
     Event,
     FailedAttempt,
+    Lineage,
     Live,
     Message,
     Run,
@@ -56,12 +58,17 @@ class Runs(Resource[M]):
         max_tokens: int | None = None,
         max_cost_usd: float | None = None,
         timeout_s: float | None = None,
+        on_busy: str | None = None,
+        concurrency_key: str | None = None,
+        concurrency_max: int | None = None,
         idempotency_key: str | None = None,
     ) -> Run:
         """Start a run; it is durable when this returns.
 
         A call with the same `idempotency_key` and arguments within 24 h returns the same run.
         Without one a fresh key is sent, so that a broken connection never starts a second run.
+        `on_busy` says what to do while the session's last run is going: `reject`, `enqueue`,
+        `interrupt` or `steer` (which returns that run).
         """
         body = given(
             agent=agent,
@@ -76,6 +83,9 @@ class Runs(Resource[M]):
             max_tokens=max_tokens,
             max_cost_usd=max_cost_usd,
             timeout_s=timeout_s,
+            on_busy=on_busy,
+            concurrency_key=concurrency_key,
+            concurrency_max=concurrency_max,
         )
         headers = {"Idempotency-Key": idempotency_key or uuid4().hex}
         call = Call("POST", "/v1/runs", body=body, headers=headers, repeatable=True)
@@ -87,7 +97,7 @@ class Runs(Resource[M]):
         return await self._read(run_id)
 
     @flow
-    async def list(
+    async def list(  # noqa: PLR0913 - the filters of a request
         self,
         *,
         status: str | Sequence[str] | None = None,
@@ -96,6 +106,10 @@ class Runs(Resource[M]):
         tags: Mapping[str, str] | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        error_code: str | None = None,
+        stop_reason: str | None = None,
+        parent: str | None = None,
+        retried: bool | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[Run, None]:
         """Yield runs, newest first, page after page; all filters must hold."""
@@ -109,6 +123,10 @@ class Runs(Resource[M]):
             tag=[f"{k}:{v}" for k, v in (tags or {}).items()] or None,
             created_after=created_after.isoformat() if created_after else None,
             created_before=created_before.isoformat() if created_before else None,
+            error_code=error_code,
+            stop_reason=stop_reason,
+            parent=parent,
+            retried=retried,
         ):
             yield run
 
@@ -136,10 +154,72 @@ class Runs(Resource[M]):
         )
 
     @operation
-    async def retry(self, run_id: str) -> Run:
-        """Start a new run from the last checkpoint of one that failed or was cancelled."""
+    async def pause(self, run_id: str, reason: str = "") -> Run:
+        """Ask a run to rest after the step under way. Safe to repeat."""
+        path = id_path("/v1/runs/{}/pause", "run", run_id)
+        return await self._http.fetch(
+            Call("POST", path, body={"reason": reason}, repeatable=True), Run
+        )
+
+    @operation
+    async def resume(self, run_id: str) -> Run:
+        """Let a paused run go on. Safe to repeat."""
+        path = id_path("/v1/runs/{}/resume", "run", run_id)
+        return await self._http.fetch(Call("POST", path, repeatable=True), Run)
+
+    @operation
+    async def answer(self, run_id: str, text: str, call: str | None = None) -> Run:
+        """Answer a question of a run; `call` says which, when several are open
+        (`run.questions`).
+        """
+        path = id_path("/v1/runs/{}/input", "run", run_id)
+        return await self._http.fetch(Call("POST", path, body=given(text=text, call=call)), Run)
+
+    @operation
+    async def steer(self, run_id: str, text: str) -> Run:
+        """Give a run under way a message that its next model step sees."""
+        path = id_path("/v1/runs/{}/messages", "run", run_id)
+        return await self._http.fetch(Call("POST", path, body={"text": text}), Run)
+
+    @operation
+    async def retry(self, run_id: str, from_step: int | None = None) -> Run:
+        """Start a new run from the last checkpoint of one that failed or was cancelled, or that
+        does `from_step` and what follows anew.
+        """
         path = id_path("/v1/runs/{}/retry", "run", run_id)
-        return await self._http.fetch(Call("POST", path, body={}), Run)
+        return await self._http.fetch(Call("POST", path, body=given(from_step=from_step)), Run)
+
+    @operation
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        step: int | None = None,
+        input: str | None = None,
+        agent_version: int | None = None,
+        model: str | None = None,
+        tools: Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> Run:
+        """Start a new run from the checkpoint after `step` (default: the last one), with what is
+        given changed. A dry run answers model and tools from the record.
+        """
+        path = id_path("/v1/runs/{}/fork", "run", run_id)
+        body = given(
+            step=step,
+            input=input,
+            agent_version=agent_version,
+            model=model,
+            tools=None if tools is None else [*tools],
+            dry_run=dry_run or None,
+        )
+        return await self._http.fetch(Call("POST", path, body=body), Run)
+
+    @operation
+    async def lineage(self, run_id: str) -> Lineage:
+        """Read where a run comes from and what came of it."""
+        path = id_path("/v1/runs/{}/lineage", "run", run_id)
+        return await self._http.fetch(Call("GET", path), Lineage)
 
     @flow
     async def events(self, run_id: str, after: int = 0) -> AsyncGenerator[Event, None]:
@@ -155,8 +235,11 @@ class Runs(Resource[M]):
                 return
 
     @flow
-    async def stream(self, run_id: str, after: int = 0) -> AsyncGenerator[Event | Live, None]:
-        """Yield events, and what is live between them, until the run is over.
+    async def stream(
+        self, run_id: str, after: int = 0, *, through_waits: bool = False
+    ) -> AsyncGenerator[Event | Live, None]:
+        """Yield events, and what is live between them, until the run is over or needs a person
+        (with `through_waits` until it is over).
 
         A broken connection is taken up again after the last event: no event is missed or repeated.
         Live items in between may be missed. Raises `Unreachable` when nothing new comes after
@@ -169,8 +252,10 @@ class Runs(Resource[M]):
             try:
                 async with aclosing(self._connection(path, last)) as items:
                     async for item in items:
-                        if item is None:
-                            return
+                        if isinstance(item, _Rests):
+                            if item.is_over or not through_waits:
+                                return
+                            continue
                         if isinstance(item, Event):
                             if item.seq <= last:
                                 continue
@@ -241,21 +326,30 @@ class Runs(Resource[M]):
         )
         return await self._http.fetch(call, Run)
 
-    async def _connection(self, path: str, after: int) -> AsyncGenerator[Event | Live | None, None]:
-        """Yield what one connection brings; None is the end of the run."""
+    async def _connection(
+        self, path: str, after: int
+    ) -> AsyncGenerator[Event | Live | _Rests, None]:
+        """Yield what one connection brings."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if after:
             headers["Last-Event-ID"] = str(after)
         call = Call("GET", path, headers=headers, read_timeout_s=_SILENCE_S)
         async with self._http.open(call) as opened:
             async for frame in frames(opened.chunks()):
-                if frame.event == "end":
-                    yield None
-                    return
-                yield _item(frame)
+                if frame.event in {"end", "wait"}:
+                    yield _Rests(is_over=frame.event == "end")
+                else:
+                    yield _item(frame)
 
 
 _EVENTS_PAGE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Rests:
+    """Nothing more comes: the run is over, or waits for a person."""
+
+    is_over: bool
 
 
 def _item(frame: Frame) -> Event | Live:

@@ -33,10 +33,26 @@ class Usage(View):
 
 
 class ForkedFrom(View):
-    """Where a retried run came from."""
+    """Where a retried or forked run came from."""
 
     run_id: str
     step: int
+
+
+class ParentRef(View):
+    """The run and the call that a child works for."""
+
+    run_id: str
+    call: str
+
+
+class Question(View):
+    """A question of a run to a person."""
+
+    call: str
+    question: str
+    choices: tuple[str, ...] = ()
+    until: datetime | None = None
 
 
 class Run(View):
@@ -69,6 +85,18 @@ class Run(View):
     finished_at: datetime | None = None
     not_before: datetime | None = None
     cancel_requested: bool = False
+    pause_requested: bool = False
+    waiting: dict[str, Any] | None = None
+    """What it waits for: `for`, and the calls that wait."""
+    held_for: str | None = None
+    concurrency_key: str | None = None
+    parent: ParentRef | None = None
+    depth: int = 0
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """What a fork changed of its agent."""
+    dry_run: bool = False
+    deaths: int = 0
+    suspect: bool = False
     forked_from: ForkedFrom | None = None
     worker: str | None = None
     trace_id: str = ""
@@ -85,6 +113,20 @@ class Run(View):
     def needs_a_person(self) -> bool:
         """Tell whether it goes on only when somebody answers."""
         return self.status in _NEEDS_A_PERSON
+
+    @property
+    def questions(self) -> list[Question]:
+        """List the questions that wait for an answer (`client.runs.answer`)."""
+        calls = (self.waiting or {}).get("calls", ())
+        if self.status != "waiting_input":
+            return []
+        return [Question.model_validate(c) for c in calls if c.get("kind") == "input"]
+
+    @property
+    def unknown_calls(self) -> list[str]:
+        """List the calls of which a person has to say whether they took effect."""
+        waiting = self.waiting or {}
+        return list(waiting["calls"]) if waiting.get("for") == "unknown_effect" else []
 
 
 class Event(View):
@@ -203,6 +245,53 @@ class Message(View):
     role: str
     trust: str
     content: tuple[dict[str, Any], ...] = ()
+
+
+class Relative(View):
+    """A run near another one."""
+
+    run_id: str
+    relation: str
+    status: str
+    agent: AgentRef
+    stop_reason: str | None = None
+    call: str | None = None
+    step: int | None = None
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    created_at: datetime
+
+
+class Lineage(View):
+    """The runs above one, nearest first, and those below it."""
+
+    run_id: str
+    ancestors: tuple[Relative, ...] = ()
+    children: tuple[Relative, ...] = ()
+    forks: tuple[Relative, ...] = ()
+
+
+class Effect(View):
+    """A tool call with what a person needs to decide about it."""
+
+    run_id: str
+    call: str
+    tool: str
+    arguments: Any = None
+    effect: str | None = None
+    status: str
+    attempts: int = 0
+    authorised: int = 1
+    result: str | None = None
+    error_type: str | None = None
+    idempotency_key: str = ""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    worker: str | None = None
+    why: str | None = None
+    evidence: dict[str, Any] | None = None
+    resolution: dict[str, Any] | None = None
+    agent: str = ""
+    run_status: str = ""
 
 
 class Tree(View):

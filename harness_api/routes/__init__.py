@@ -8,7 +8,9 @@ from harness_api.routes import (
     agents,
     api_keys,
     artifacts,
+    effects,
     health,
+    run_control,
     run_details,
     run_events,
     runs,
@@ -20,8 +22,10 @@ from harness_api.routes import (
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     runs.router,
+    run_control.router,
     run_events.router,
     run_details.router,
+    effects.router,
     artifacts.router,
     agents.router,
     sessions.router,

@@ -11,7 +11,9 @@ from harness_api.paging import CallCursor, LongLimit, NumberCursor, page
 from harness_api.routes.ids import RunId
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
+from harness_api.schemas.lineage import LineageView, Relative
 from harness_api.schemas.runs import (
+    AgentRef,
     AttemptView,
     CheckpointView,
     MessageView,
@@ -25,7 +27,10 @@ from harness_api.schemas.runs import (
     TreeTurn,
 )
 from harness_common.core.ids import encode
+from harness_common.core.phase import shown
+from harness_common.core.run import Status
 from harness_common.store.db import Row
+from harness_common.store.lineage import read_lineage
 from harness_common.store.run_reads import (
     read_answers,
     read_checkpoints,
@@ -284,4 +289,34 @@ async def get_tree(run_id: RunId, services: Use, caller: CanRead) -> RunTree:
         )
     return RunTree(
         session=encode("session", run["session_id"]), run=encode("run", run_id), turns=turns
+    )
+
+
+def _relative(row: Row) -> Relative:
+    is_child = row["relation"] == "child"
+    return Relative(
+        run_id=encode("run", row["id"]),
+        relation=row["relation"],
+        status=shown(Status(row["status"]), row["cancel_requested"]),
+        agent=AgentRef(name=row["agent_name"], version=row["agent_version"]),
+        stop_reason=row["stop_reason"],
+        call=f"{row['parent_step']}.{row['parent_idx']}" if is_child else None,
+        step=row["forked_step"] if row["relation"] in {"retry", "fork"} else None,
+        overrides={k: v for k, v in row["overrides"].items() if k != "recorded"},
+        created_at=row["created_at"],
+    )
+
+
+@router.get("/lineage", operation_id="getLineage", response_model=LineageView)
+async def get_lineage(run_id: RunId, services: Use, caller: CanRead) -> LineageView:
+    """Read where a run comes from and what came of it: parents and sources, children, retries and
+    forks.
+    """
+    found = await read_lineage(services.db, caller.tenant_id, run_id)
+    below = [_relative(row) for row in found.below]
+    return LineageView(
+        run_id=encode("run", run_id),
+        ancestors=[_relative(row) for row in found.above],
+        children=[r for r in below if r.relation == "child"],
+        forks=[r for r in below if r.relation != "child"],
     )

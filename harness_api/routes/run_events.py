@@ -32,7 +32,8 @@ LastEventId = Annotated[
 ]
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "Events until the run ends. Those without an id are live only.",
+        "description": "Events until the run ends. Those without an id are live only; `wait` says "
+        "that nothing comes until a person does something.",
         "content": {"text/event-stream": {"schema": {"type": "object"}}},
     }
 }

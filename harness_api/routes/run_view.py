@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness_api.schemas.runs import (
     AgentRef,
     ForkedFrom,
+    ParentRef,
     RunLimits,
     RunLinks,
     RunView,
@@ -12,6 +13,8 @@ from harness_api.schemas.runs import (
 )
 from harness_common.core.ids import encode
 from harness_common.core.phase import phase, shown_status, turn_state
+from harness_common.core.rules import is_suspect
+from harness_common.core.run import TERMINAL
 from harness_common.store.db import Row
 from harness_common.store.rows import run_from_row
 
@@ -60,6 +63,16 @@ def run_view(row: Row) -> RunView:
         finished_at=row["finished_at"],
         not_before=state.not_before,
         cancel_requested=state.cancel_requested,
+        pause_requested=state.pause_requested,
+        waiting=None if state.status in TERMINAL else state.waiting,
+        held_for=row["held_for"],
+        concurrency_key=run.concurrency_key,
+        parent=parent_ref(row),
+        depth=run.depth,
+        overrides={k: v for k, v in run.overrides.items() if k != "recorded"},
+        dry_run="recorded" in run.overrides,
+        deaths=state.deaths,
+        suspect=is_suspect(state),
         forked_from=ForkedFrom(run_id=encode("run", source), step=row["forked_step"])
         if source
         else None,
@@ -71,5 +84,16 @@ def run_view(row: Row) -> RunView:
             events=f"/v1/runs/{run_id}/events",
             steps=f"/v1/runs/{run_id}/steps",
             session=f"/v1/sessions/{session_id}",
+            lineage=f"/v1/runs/{run_id}/lineage",
         ),
+    )
+
+
+def parent_ref(row: Row) -> ParentRef | None:
+    """Show the call that a child run works for."""
+    if row["parent_run_id"] is None:
+        return None
+    return ParentRef(
+        run_id=encode("run", row["parent_run_id"]),
+        call=f"{row['parent_step']}.{row['parent_idx']}",
     )

@@ -1,10 +1,9 @@
-"""Runs: start, list, read, cancel, retry. The straight line of a run begins at `create_run`."""
+"""Runs: start, list, read. The straight line of a run begins at `create_run`."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -14,12 +13,13 @@ from fastapi import Header, Query, Request, Response
 from harness_api.auth import Caller, requires
 from harness_api.deps import Services, Use
 from harness_api.paging import id_of, page
+from harness_api.routes.announce import announce, trace_id_of
 from harness_api.routes.ids import RunId
 from harness_api.routes.run_view import run_view
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
-from harness_api.schemas.runs import RunCancel, RunCreate, RunQuery, RunRetry, RunView
-from harness_common.commands import Started, StartRun, cancel_run, retry_run, start_run
+from harness_api.schemas.runs import RunCreate, RunQuery, RunView
+from harness_common.commands import StartRun, start_run
 from harness_common.core.ids import decode, encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.session import NEEDS_A_PERSON
@@ -29,28 +29,9 @@ from harness_common.store.run_reads import list_runs, view_run
 router = new_router("/v1/runs", "runs")
 
 _SETTLED: Final = TERMINAL | NEEDS_A_PERSON | {Status.PAUSED}
-_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 CanRead = Annotated[Caller, requires("runs:read")]
 CanWrite = Annotated[Caller, requires("runs:write")]
-
-
-def trace_id_of(request: Request) -> str:
-    """Return the caller's trace id (W3C Trace Context), empty without a valid one."""
-    match = _TRACEPARENT.fullmatch(request.headers.get("traceparent", ""))
-    return match[1] if match else ""
-
-
-async def announce(services: Services, started: Started) -> None:
-    """Let a run begin: ring for an admitted one, nudge the scheduler for a queued one. A lost
-    signal costs seconds.
-    """
-    if started.doorbell is not None:
-        services.bell.ring(started.doorbell)
-    elif started.status is Status.QUEUED:
-        await services.channel.nudge()
-    admitted = "yes" if started.doorbell is not None else "no"
-    services.metrics.runs_accepted.labels(admitted).inc()
 
 
 @router.post("", status_code=202, operation_id="createRun", response_model=RunView)
@@ -72,7 +53,12 @@ async def create_run(
 ) -> RunView:
     """Start a run. It is durable when this answers, and is worked on as soon as its tenant has
     room.
+
+    In a session whose last run is still going, `on_busy` decides: `reject` (409), `enqueue` (after
+    it), `interrupt` (it is asked to stop first), or `steer` (the input goes to that run, which is
+    then the answer, with the header `Harness-Steered: true`).
     """
+    body.check_together()
     started = await start_run(
         services.db,
         caller.tenant_id,
@@ -89,6 +75,9 @@ async def create_run(
             max_tokens=body.max_tokens,
             max_cost_usd=body.max_cost_usd,
             timeout_s=body.timeout_s,
+            on_busy=body.on_busy,
+            concurrency_key=body.concurrency_key,
+            concurrency_max=body.concurrency_max,
             created_by=caller.name,
             trace_id=trace_id_of(request),
             idempotency_key=key,
@@ -101,6 +90,8 @@ async def create_run(
         response.headers["Idempotency-Replayed"] = "true"
     else:
         await announce(services, started)
+    if started.steered:
+        response.headers["Harness-Steered"] = "true"
     response.headers["Location"] = f"/v1/runs/{encode('run', started.run_id)}"
     return run_view(await view_run(services.db, caller.tenant_id, started.run_id))
 
@@ -158,47 +149,3 @@ async def _wait(services: Services, tenant_id: UUID, run_id: UUID, wait_s: float
             if Status(row["status"]) in _SETTLED or left_s <= 0 or services.stopping.is_set():
                 return row
             await reader.wait_notice(left_s)
-
-
-@router.post("/{run_id}/cancel", status_code=202, operation_id="cancelRun", response_model=RunView)
-async def post_cancel(
-    run_id: RunId, services: Use, caller: CanWrite, body: RunCancel | None = None
-) -> RunView:
-    """Ask a run to stop: at once when nobody works on it, else at its owner's next safe point.
-    Safe to repeat.
-    """
-    reason = body.reason if body else ""
-    cancelled = await cancel_run(
-        services.db, caller.tenant_id, run_id, by=caller.name, reason=reason, actor=caller.actor
-    )
-    if cancelled.claimed_by is not None:
-        await services.channel.cancel(cancelled.claimed_by, run_id)
-    if cancelled.changed:
-        await services.channel.live(run_id, {"type": "committed", "status": str(cancelled.status)})
-    return run_view(await view_run(services.db, caller.tenant_id, run_id))
-
-
-@router.post("/{run_id}/retry", status_code=202, operation_id="retryRun", response_model=RunView)
-async def post_retry(
-    run_id: RunId,
-    request: Request,
-    response: Response,
-    services: Use,
-    caller: CanWrite,
-    body: RunRetry | None = None,
-) -> RunView:
-    """Start a new run from the last checkpoint of one that failed or was cancelled; recorded
-    effects are not repeated.
-    """
-    del body
-    started = await retry_run(
-        services.db,
-        caller.tenant_id,
-        run_id,
-        created_by=caller.name,
-        trace_id=trace_id_of(request),
-        actor=caller.actor,
-    )
-    await announce(services, started)
-    response.headers["Location"] = f"/v1/runs/{encode('run', started.run_id)}"
-    return run_view(await view_run(services.db, caller.tenant_id, started.run_id))

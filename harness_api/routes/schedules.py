@@ -12,7 +12,7 @@ from fastapi import Path, Query, Response
 from harness_api.auth import Caller, requires
 from harness_api.deps import Services, Use
 from harness_api.paging import IdCursor, Limit, id_of, page
-from harness_api.routes.runs import announce
+from harness_api.routes.announce import announce
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.schedules import (

@@ -9,15 +9,18 @@ from fastapi import Query, Response
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
 from harness_api.paging import IdCursor, Limit, id_of, page
+from harness_api.routes.announce import announce_cancel
 from harness_api.routes.ids import SessionId
 from harness_api.routes.run_view import run_view
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
+from harness_api.schemas.run_control import RunCancel
 from harness_api.schemas.runs import RunView
 from harness_api.schemas.sessions import SessionCreate, SessionView
+from harness_common.commands import cancel_session
 from harness_common.core.ids import encode
 from harness_common.store.db import Row
-from harness_common.store.run_reads import RunFilter, list_runs
+from harness_common.store.run_reads import RunFilter, list_runs, view_run
 from harness_common.store.sessions import (
     close_session,
     create_session,
@@ -31,6 +34,7 @@ router = new_router("/v1/sessions", "sessions")
 CanRead = Annotated[Caller, requires("sessions:read")]
 CanWrite = Annotated[Caller, requires("sessions:write")]
 CanReadRuns = Annotated[Caller, requires("runs:read")]
+CanWriteRuns = Annotated[Caller, requires("runs:write")]
 
 
 def session_view(row: Row) -> SessionView:
@@ -94,6 +98,34 @@ async def post_close(session_id: SessionId, services: Use, caller: CanWrite) -> 
     return session_view(
         await close_session(services.db, caller.tenant_id, session_id, caller.actor)
     )
+
+
+@router.post(
+    "/{session_id}/cancel",
+    status_code=202,
+    operation_id="cancelSession",
+    response_model=Page[RunView],
+)
+async def post_cancel(
+    session_id: SessionId, services: Use, caller: CanWriteRuns, body: RunCancel | None = None
+) -> Page[RunView]:
+    """Ask all runs of a session that are not over to stop; the answer has those that were asked.
+    The session stays open. Safe to repeat.
+    """
+    asked = await cancel_session(
+        services.db,
+        caller.tenant_id,
+        session_id,
+        by=caller.name,
+        reason=body.reason if body else "",
+        actor=caller.actor,
+    )
+    for one in asked:
+        await announce_cancel(services, one.run_id, one.asked)
+    data = [
+        run_view(await view_run(services.db, caller.tenant_id, one.run_id)) for one in asked[:200]
+    ]
+    return Page(data=data)
 
 
 @router.get("/{session_id}/runs", operation_id="listSessionRuns", response_model=Page[RunView])

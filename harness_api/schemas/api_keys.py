@@ -21,6 +21,8 @@ Permission = Literal[
     "artifacts:read",
     "approvals:read",
     "approvals:write",
+    "effects:read",
+    "effects:write",
     "tenant:read",
     "tenant:write",
     "workers:read",

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from harness_api.paging import ID_PATTERN
 from harness_api.schemas.base import Input, InputTime, Output, Time
 from harness_common.contracts.agent import Name
+from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode
 from harness_common.core.message import Json
 from harness_common.store.run_reads import RunFilter
@@ -40,11 +41,23 @@ def _not_blank(text: str) -> str:
     return text
 
 
+LongText = Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_not_blank)]
+RunIdText = Annotated[str, Field(pattern=r"^run_[0-9a-f]{32}$")]
+CallName = Annotated[str, Field(pattern=r"^[0-9]{1,9}[.][0-9]{1,9}$", examples=["2.0"])]
+ConcurrencyKey = Annotated[
+    str,
+    Field(
+        pattern=r"^[!-~]([ -~]{0,198}[!-~])?$",
+        description="Runs of one key take turns; 1 to 200 printable characters.",
+    ),
+]
+
+
 class RunCreate(Input):
     """A run to start: an agent and what it is asked. Limits may only narrow those of the agent."""
 
     agent: Name
-    input: Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_not_blank)]
+    input: LongText
     agent_version: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     session_id: SessionId | None = None
     title: Annotated[str, Field(max_length=500)] | None = None
@@ -55,6 +68,29 @@ class RunCreate(Input):
     max_tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
+    on_busy: Annotated[
+        Literal["reject", "enqueue", "interrupt", "steer"],
+        Field(description="What to do while the session's last run is still going."),
+    ] = "reject"
+    concurrency_key: ConcurrencyKey | None = None
+    concurrency_max: Annotated[
+        int, Field(ge=1, le=10_000, description="Runs of the key that may run at once.")
+    ] = 1
+
+    def check_together(self) -> None:
+        """Raise `Invalid` when fields do not go together."""
+        if self.on_busy != "reject" and self.session_id is None:
+            raise Invalid(
+                f"on_busy {self.on_busy!r} needs a session_id: without one the session is new",
+                field="session_id",
+                value=None,
+            )
+        if "concurrency_max" in self.model_fields_set and self.concurrency_key is None:
+            raise Invalid(
+                "concurrency_max needs a concurrency_key: it counts the runs of that key",
+                field="concurrency_key",
+                value=None,
+            )
 
 
 class RunQuery(BaseModel):
@@ -71,6 +107,12 @@ class RunQuery(BaseModel):
     ] = Field(default_factory=list)
     created_after: InputTime | None = None
     created_before: InputTime | None = None
+    error_code: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+    stop_reason: Annotated[str | None, Field(min_length=1, max_length=100)] = None
+    parent: RunIdText | None = None
+    retried: Annotated[bool | None, Field(description="Whether a retry of the run was made.")] = (
+        None
+    )
     limit: Annotated[int, Field(ge=1, le=200)] = 50
     cursor: Annotated[str | None, Field(pattern=ID_PATTERN)] = None
 
@@ -83,17 +125,11 @@ class RunQuery(BaseModel):
             tags=dict(tag.split(":", 1) for tag in self.tag),
             created_after=self.created_after,
             created_before=self.created_before,
+            error_code=self.error_code,
+            stop_reason=self.stop_reason,
+            parent=decode("run", self.parent) if self.parent else None,
+            retried=self.retried,
         )
-
-
-class RunCancel(Input):
-    """Why a run is stopped."""
-
-    reason: Annotated[str, Field(max_length=1000)] = ""
-
-
-class RunRetry(Input):
-    """Nothing to say yet: the new run goes on from the last checkpoint."""
 
 
 class AgentRef(Output):
@@ -127,6 +163,13 @@ class ForkedFrom(Output):
     step: int
 
 
+class ParentRef(Output):
+    """The run and the call that a child works for."""
+
+    run_id: str
+    call: str
+
+
 class RunLinks(Output):
     """Where to read on."""
 
@@ -134,6 +177,7 @@ class RunLinks(Output):
     events: str
     steps: str
     session: str
+    lineage: str
 
 
 class RunView(Output):
@@ -166,7 +210,20 @@ class RunView(Output):
     finished_at: Time | None
     not_before: Time | None
     cancel_requested: bool
+    pause_requested: bool
+    waiting: dict[str, Any] | None
+    """What it waits for: `for`, and the calls with their questions, choices and children."""
+    held_for: str | None
+    """What keeps a queued run from being admitted: `session` or `key`."""
+    concurrency_key: str | None
+    parent: ParentRef | None
+    depth: int
     forked_from: ForkedFrom | None
+    overrides: dict[str, Any]
+    dry_run: bool
+    deaths: int
+    suspect: bool
+    """Processes that held it died: it runs alone."""
     worker: str | None
     trace_id: str
     scripted: bool

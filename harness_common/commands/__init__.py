@@ -12,19 +12,24 @@ from harness_common.commands.control import (
     resume_run,
     steer_run,
 )
+from harness_common.commands.effects import resolve_effect
 from harness_common.commands.fork import ForkRun, fork_run, retry_run
+from harness_common.commands.session import CancelledRun, cancel_session
 from harness_common.commands.start import Parent, Started, StartRun, start_in, start_run
 
 __all__ = [
     "Asked",
+    "CancelledRun",
     "ForkRun",
     "Parent",
     "StartRun",
     "Started",
     "answer_run",
     "cancel_run",
+    "cancel_session",
     "fork_run",
     "pause_run",
+    "resolve_effect",
     "resume_run",
     "retry_run",
     "start_in",

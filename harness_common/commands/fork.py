@@ -36,7 +36,7 @@ class ForkRun:
     """A request for a run from a checkpoint, with what is to be different."""
 
     step: int | None = None
-    """Committed steps to keep; None keeps all."""
+    """Committed steps to keep; None keeps all, and none for a dry run."""
     input: str | None = None
     """At step 0 it replaces the input; later it is said to the next model step."""
     agent_version: int | None = None
@@ -74,15 +74,24 @@ async def retry_run(
 
     Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded.
     """
-    step = None if from_step is None else from_step - 1
-    request = ForkRun(step=step, created_by=created_by, trace_id=trace_id)
     async with db.tenant_transaction(tenant_id) as conn:
         source = await _source(db, conn, tenant_id, run_id)
         if source.state.status not in {Status.FAILED, Status.CANCELLED}:
             raise Conflict(
                 f"only a failed or cancelled run can be retried; this one is {source.state.status}",
+                code="NOT_RETRYABLE",
                 status=str(source.state.status),
             )
+        last = source.state.step + 1
+        if from_step is not None and not 1 <= from_step <= last:
+            raise Invalid(
+                f"from_step is one of 1 to {last}: the run has committed {source.state.step} steps",
+                field="from_step",
+                value=from_step,
+                limit=last,
+            )
+        step = None if from_step is None else from_step - 1
+        request = ForkRun(step=step, created_by=created_by, trace_id=trace_id)
         return await _fork(db, conn, source, request, "run.retry", actor)
 
 
@@ -97,7 +106,9 @@ async def fork_run(
         source = await _source(db, conn, tenant_id, run_id)
         if request.dry_run and source.state.status not in TERMINAL:
             raise Conflict(
-                f"a dry run needs the whole record; this run is {source.state.status}",
+                f"a dry run needs the whole record; this run is {source.state.status}: wait for "
+                "its end or cancel it",
+                code="RUN_NOT_OVER",
                 status=str(source.state.status),
             )
         return await _fork(db, conn, source, request, "run.fork", actor)
@@ -120,7 +131,9 @@ async def _fork(
     action: str,
     actor: Actor | None,
 ) -> Started:
-    step = source.state.step if request.step is None else request.step
+    # A dry run plays the record from its beginning, any other fork goes on after its end.
+    last = 0 if request.dry_run else source.state.step
+    step = last if request.step is None else request.step
     if not 0 <= step <= source.state.step:
         raise Invalid(
             f"step {step} is no checkpoint of the run: it has committed {source.state.step}",
@@ -143,7 +156,15 @@ async def _fork(
     begun = await begin(db, conn, source.tenant_id, start)
     check_start(begun, start)
     spec = AgentSpec.model_validate(begun["spec"])
-    first = await _first(db, conn, source, step, request)
+    try:
+        first = await _first(db, conn, source, step, request)
+    except NotFound as error:  # it came itself from a checkpoint, of a later step
+        raise Invalid(
+            f"{encode('run', source.id)} began after step {step}: do this with the run it came "
+            "from (see its lineage), or name a later step",
+            field="from_step" if action == "run.retry" else "step",
+            value=step + 1 if action == "run.retry" else step,
+        ) from error
     limits = _fresh_limits(spec, source, first.state, begun)
     first = replace(first, state=replace(first.state, limits=limits))
     started = await insert(db, conn, source.tenant_id, begun, spec, start, first)

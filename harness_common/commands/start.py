@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from harness_common.broker.publish import Doorbell
@@ -27,7 +27,8 @@ from harness_common.store.db import Connection, Database, Row, run_sql, run_toge
 from harness_common.store.rows import StoredRun
 
 N = TypeVar("N", int, float)
-
+_ROUTE: Final = "runs.create"
+"""What idempotency keys are for."""
 
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer"]
 
@@ -159,20 +160,39 @@ async def _start_in_busy_session(
         async with db.tenant_transaction(tenant_id) as conn:
             queued = replace(request, on_busy="enqueue")
             return await start_in(db, conn, tenant_id, queued, actor=actor)
-    head = await db.fetch_one(
-        "session_head", {"tenant_id": tenant_id, "session_id": request.session_id}
-    )
+    head_id = await _head_to_interrupt(db, tenant_id, request)
     interrupted = None
-    if head is not None and Status(head["status"]) not in TERMINAL:
+    if head_id is not None:
         asked = await cancel_run(
-            db, tenant_id, head["run_id"],
+            db, tenant_id, head_id,
             by=request.created_by, reason="interrupted by a new message", actor=actor,
         )  # fmt: skip
-        interrupted = Interrupted(head["run_id"], asked)
+        interrupted = Interrupted(head_id, asked)
     async with db.tenant_transaction(tenant_id) as conn:
         queued = replace(request, on_busy="enqueue")
         started = await start_in(db, conn, tenant_id, queued, actor=actor)
     return replace(started, interrupted=interrupted)
+
+
+async def _head_to_interrupt(db: Database, tenant_id: UUID, request: StartRun) -> UUID | None:
+    """Return the session's run under way, if this request may stop it: it can start a run, and is
+    no repetition of the one that started that very run.
+    """
+    find = {
+        "tenant_id": tenant_id,
+        "agent": request.agent,
+        "agent_version": request.agent_version,
+        "session_id": request.session_id,
+    }
+    async with db.tenant_transaction(tenant_id) as conn:
+        begun = (await run_sql(conn, "start_begin", find, db.timeout_s))[0]
+        if request.idempotency_key is not None:
+            # Read after the head: a twin that made it has committed its key with it.
+            scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
+            if await run_sql(conn, "idempotency_read", scope, db.timeout_s):
+                return None
+    check_start(begun, replace(request, on_busy="enqueue"))
+    return begun["head_run_id"] if _head_is_going(begun, request) else None
 
 
 async def _steer_head(
@@ -228,7 +248,7 @@ async def _reserve_key(
     db: Database, conn: Connection, tenant_id: UUID, request: StartRun, run_id: UUID
 ) -> Started | None:
     """Take the idempotency key for this run; or return the run that it made before."""
-    scope = {"tenant_id": tenant_id, "route": "runs.create", "key": request.idempotency_key}
+    scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
     params = scope | {
         "digest": request.body_digest,
         "run_id": run_id,
@@ -255,8 +275,8 @@ def check_start(begun: Row, request: StartRun) -> None:
         raise NotFound(
             f"no agent {request.agent!r}{version}; create it with `harness agents apply FILE`",
             code="AGENT_NOT_FOUND",
-            field="agent",
-            value=request.agent,
+            field="agent_version" if request.agent_version else "agent",
+            value=request.agent_version or request.agent,
         )
     if request.session_id is None:
         return

@@ -50,6 +50,9 @@ def phase(state: RunState) -> str:
 
 def shown_status(state: RunState) -> str:
     """Name the status as people see it: `cancelling` while a running run is asked to stop."""
-    if state.status is Status.RUNNING and state.cancel_requested:
-        return "cancelling"
-    return str(state.status)
+    return shown(state.status, state.cancel_requested)
+
+
+def shown(status: Status, cancel_requested: bool) -> str:
+    """Do what `shown_status` does without a whole state."""
+    return "cancelling" if status is Status.RUNNING and cancel_requested else str(status)

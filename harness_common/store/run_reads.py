@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
+from harness_common.core.session import NEEDS_A_PERSON
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import (
@@ -39,15 +40,30 @@ class RunFilter:
     tags: Mapping[str, str] = field(default_factory=dict)
     created_after: datetime | None = None
     created_before: datetime | None = None
+    error_code: str | None = None
+    stop_reason: str | None = None
+    parent: UUID | None = None
+    retried: bool | None = None
+    """Whether a retry of the run was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Events after a cursor. `ended` when the run is over and this page holds its last event."""
+    """Events after a cursor. `is_last` when this page holds the newest event there is."""
 
     events: list[Row]
     status: Status
-    ended: bool
+    is_last: bool
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether nothing more will come."""
+        return self.is_last and self.status in TERMINAL
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether nothing more comes until a person does something."""
+        return self.is_last and self.status in NEEDS_A_PERSON | {Status.PAUSED}
 
 
 def no_run(run_id: UUID) -> NotFound:
@@ -92,20 +108,38 @@ def _run_rows() -> Select[tuple[object, ...]]:
 
 
 def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
-    out: list[ColumnElement[bool]] = []
+    columns = {
+        runs.c.agent_name: wanted.agent,
+        runs.c.session_id: wanted.session_id,
+        runs.c.error["code"].astext: wanted.error_code,
+        runs.c.stop_reason: wanted.stop_reason,
+        runs.c.parent_run_id: wanted.parent,
+    }
+    out = [column == value for column, value in columns.items() if value is not None]
     if wanted.statuses:
         out.append(or_(*(_has_status(s) for s in wanted.statuses)))
-    if wanted.agent is not None:
-        out.append(runs.c.agent_name == wanted.agent)
-    if wanted.session_id is not None:
-        out.append(runs.c.session_id == wanted.session_id)
     if wanted.tags:
         out.append(runs.c.tags.cast(JSONB).contains(dict(wanted.tags)))
     if wanted.created_after is not None:
         out.append(runs.c.created_at >= wanted.created_after)
     if wanted.created_before is not None:
         out.append(runs.c.created_at < wanted.created_before)
+    if wanted.retried is not None:
+        out.append(_was_retried() if wanted.retried else ~_was_retried())
     return out
+
+
+def _was_retried() -> ColumnElement[bool]:
+    """Match runs of which a retry was made: it goes on in its source's session, which no fork
+    does.
+    """
+    retry = runs.alias("retry")
+    same = (
+        retry.c.tenant_id == runs.c.tenant_id,
+        retry.c.forked_from == runs.c.id,
+        retry.c.session_id == runs.c.session_id,
+    )
+    return exists(select(retry.c.id).where(*same))
 
 
 def _has_status(shown: str) -> ColumnElement[bool]:
@@ -128,7 +162,7 @@ async def read_events(
     found = [row for row in rows if row["seq"] is not None]
     status = Status(rows[0]["status"])
     last = found[-1]["seq"] if found else after
-    return EventPage(found, status, status in TERMINAL and last >= rows[0]["next_seq"] - 1)
+    return EventPage(found, status, last >= rows[0]["next_seq"] - 1)
 
 
 async def read_progress(db: Database, tenant_id: UUID, run_ids: Sequence[UUID]) -> list[Row]:

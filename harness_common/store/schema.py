@@ -355,6 +355,12 @@ runs = Table(
         "parent_run_id",
         postgresql_where=text("parent_run_id IS NOT NULL AND finished_at IS NULL"),
     ),
+    Index(
+        "runs_forked_idx",
+        "tenant_id",
+        "forked_from",
+        postgresql_where=text("forked_from IS NOT NULL"),
+    ),
     Index("runs_owner_idx", "claimed_by", postgresql_where=text("claim_id IS NOT NULL")),
     Index("runs_session_idx", "tenant_id", "session_id", "id"),
     postgresql_with={"fillfactor": 70},

@@ -12,7 +12,7 @@ from harness_common.blobs.local import LocalBlobs
 from harness_common.core.ids import decode, encode
 from harness_common.settings import Settings
 from harness_common.store.artifacts import save_artifact
-from tests.store.play import say
+from tests.store.play import ran, say
 
 BY_ID = sorted(
     (method, route.path)
@@ -28,7 +28,8 @@ async def owned(api, play, db, config, tenant):
     """Make one of everything for the first tenant; return the ids by their name in paths."""
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
-    await play.step(decode("run", run["id"]), say())
+    for result in (say(tools=["look"]), ran("seen"), say()):
+        await play.step(decode("run", run["id"]), result)
     schedule = {"name": "mine", "when": {"every_s": 3600}}
     schedule["run"] = {"agent": "mine", "input": "secret"}
     await api.post("/v1/schedules", json=schedule)
@@ -49,8 +50,17 @@ async def owned(api, play, db, config, tenant):
         "key_id": encode("api_key", tenant.rows["viewer"]["id"]),
         "name": "mine",
         "version": "1",
+        "call": "2.0",
         "schedule": "mine",
     }
+
+
+BODIES = {
+    "/v1/runs/{run_id}/input": {"text": "x"},
+    "/v1/runs/{run_id}/messages": {"text": "x"},
+    "/v1/runs/{run_id}/calls/{call}/resolve": {"outcome": "failed", "reason": "x"},
+}
+"""Bodies of routes that want one."""
 
 
 def fill(path: str, ids: dict[str, str]) -> str:
@@ -60,7 +70,7 @@ def fill(path: str, ids: dict[str, str]) -> str:
 @pytest.mark.parametrize(("method", "path"), BY_ID)
 async def test_by_id_the_other_tenant_finds_nothing(api, owned, other_tenant, method, path):
     theirs = await api.request(
-        method, fill(path, owned), headers=other_tenant.headers("admin"), json=None
+        method, fill(path, owned), headers=other_tenant.headers("admin"), json=BODIES.get(path)
     )
     assert theirs.status_code == 404, theirs.text
     assert "secret" not in theirs.text
@@ -98,7 +108,12 @@ async def test_a_run_cannot_join_the_session_of_another_tenant(api, owned, other
 async def test_nothing_of_the_owner_was_changed(api, owned, other_tenant):
     for method, path in BY_ID:
         if method != "GET":
-            await api.request(method, fill(path, owned), headers=other_tenant.headers("admin"))
+            await api.request(
+                method,
+                fill(path, owned),
+                headers=other_tenant.headers("admin"),
+                json=BODIES.get(path),
+            )
     assert (await api.get(f"/v1/sessions/{owned['session_id']}")).json()["status"] == "idle"
     assert (await api.get("/v1/schedules/mine")).json()["status"] == "active"
     assert (await api.get("/v1/schedules/mine/firings")).json()["data"] == []

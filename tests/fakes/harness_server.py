@@ -94,6 +94,7 @@ def stream(*items: dict[str, Any] | str, cut: bool = False) -> Answer:
 
 
 END = 'event: end\ndata: {"status": "succeeded", "last_seq": 0}\n\n'
+WAIT = 'event: wait\ndata: {"status": "waiting_input", "last_seq": 0}\n\n'
 
 
 class FakeServer:

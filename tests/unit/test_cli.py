@@ -21,6 +21,7 @@ from tests.fakes.harness_server import (
     KEY,
     RUN,
     SESSION,
+    WAIT,
     Answer,
     FakeServer,
     event,
@@ -326,38 +327,33 @@ def test_follow_as_json_is_lines_that_end_with_the_run(server, harness):
 WAITING = event(2, "run.waiting", None, **{"for": "unknown_effect", "calls": ["2.0"]})
 
 
-@pytest.mark.parametrize("status", ["waiting_approval", "waiting_input"])
+@pytest.mark.parametrize("status", ["waiting_approval", "waiting_input", "paused"])
 def test_follow_ends_when_the_run_needs_a_person(server, harness, status):
-    going, waits = Answer(body=run_view("running")), Answer(body=run_view(status))
     server.on("POST /v1/runs", Answer(202, run_view()))
     server.on(f"POST {ONE}/retry", Answer(202, run_view()))
-    server.on(f"GET {ONE}/stream", stream(EVENTS[0], WAITING, event(3, "of.tomorrow")))
-    server.on(f"GET {ONE}/events", page(event(3, "run.cancel_requested", by="me")))
+    server.on(f"GET {ONE}/stream", stream(EVENTS[0], WAITING, WAIT, event(3, "of.tomorrow")))
+    server.on(f"GET {ONE}", Answer(body=run_view(status)))
     hints = []
     for argv in (["submit", "a", "hi", "--follow"], ["retry", RUN, "--follow"]):
-        server.on(f"GET {ONE}", going, waits)
         done = harness("runs", *argv)
         assert done.code == 1
-        assert f"waits for a person. `harness runs cancel {RUN}`" in done.out.splitlines()[-1]
-        assert "asks to cancel" in done.out
+        assert f"`harness runs cancel {RUN}` stops it" in done.out.splitlines()[-1]
         assert "of.tomorrow" not in done.out
         hints.append(done.out.splitlines()[-1])
     assert set(hints) == {harness("runs", "wait", RUN).out.splitlines()[-1]}
 
 
-def test_follow_of_a_run_that_waits_already_ends_at_once(server, harness):
+def test_follow_as_json_of_a_run_that_waits_ends_with_the_run(server, harness):
     server.on(f"GET {ONE}", Answer(body=run_view("waiting_approval")))
-    server.on(f"GET {ONE}/events", page(EVENTS[0], WAITING))
+    server.on(f"GET {ONE}/stream", stream(EVENTS[0], WAITING, WAIT))
     done = harness("runs", "follow", RUN, "--json")
     assert done.code == 1
     items = [json.loads(line) for line in done.out.splitlines()]
     assert [i["type"] for i in items] == ["run.created", "run.waiting", "result"]
-    assert server.requests(f"GET {ONE}/stream") == []
 
 
 def test_follow_goes_on_after_a_wait_that_is_over(server, harness):
-    going = Answer(body=run_view("running"))
-    server.on(f"GET {ONE}", going, going, going, Answer(body=run_view("succeeded")))
+    server.on(f"GET {ONE}", Answer(body=run_view("succeeded")))
     server.on(f"GET {ONE}/stream", stream(EVENTS[0], WAITING, event(3, "of.tomorrow"), END))
     done = harness("runs", "follow", RUN)
     assert done.code == 0

@@ -8,6 +8,9 @@ import httpx
 import pytest
 
 from harness_api.client import ApiError, AsyncClient
+from harness_common.core.ids import decode
+from harness_common.core.step import ToolsUnknown
+from tests.store.play import Play, say, sql
 
 
 @pytest.fixture
@@ -15,6 +18,12 @@ async def client(app, tenant) -> AsyncIterator[AsyncClient]:
     transport = httpx.ASGITransport(app)
     async with AsyncClient("http://api", tenant.keys["admin"], transport=transport) as made:
         yield made
+
+
+@pytest.fixture
+def play(db, tenant) -> Play:
+    """Play the worker of the tenant's runs."""
+    return Play(db, tenant.id)
 
 
 async def test_runs(client):
@@ -88,3 +97,41 @@ async def test_refusals(client):
     with pytest.raises(ApiError) as caught:
         await client.runs.create("a", "other", idempotency_key="k")
     assert caught.value.code == "IDEMPOTENCY_KEY_REUSED"
+
+
+async def test_control(client, play):
+    run = await client.runs.create("a", "hi", concurrency_key="k", concurrency_max=3)
+    assert (run.held_for, run.concurrency_key) == ("key", "k")
+    await client.runs.cancel(run.id)
+    run = await client.runs.create("a", "hi")
+    assert (await client.runs.steer(run.id, "and hurry")).status == "running"
+    again = await client.runs.create("a", "x", session_id=run.session_id, on_busy="steer")
+    assert again.id == run.id
+    assert (await client.runs.pause(run.id, "lunch")).status == "paused"
+    assert (await client.runs.resume(run.id)).status == "queued"
+    assert [r.id for r in await client.sessions.cancel(run.session_id, "enough")] == [run.id]
+    assert (await client.runs.retry(run.id, 1)).forked_from.step == 0
+    fork = await client.runs.fork(run.id, step=0, input="other", model="scripted/x", tools=["t"])
+    assert fork.overrides == {"model": "scripted/x", "tools": ["t"]}
+    forks = (await client.runs.lineage(run.id)).forks
+    assert [f.relation for f in forks] == ["retry", "fork"]
+    assert [r.id async for r in client.runs.list(retried=True, stop_reason="cancelled")] == [run.id]
+
+
+async def test_effects(client, play, db):
+    run = await client.runs.create("a", "hi")
+    run_id = decode("run", run.id)
+    await play.step(run_id, say(tools=["pay"]))
+    await sql(db, "UPDATE tool_calls SET status = 'unknown', result = 'no result in 10 s'")
+    await play.step(run_id, ToolsUnknown((), (0,)))
+    assert (await client.runs.get(run.id)).unknown_calls == ["2.0"]
+    (effect,) = [e async for e in client.effects.list(run_id=run.id)]
+    assert (effect.call, effect.why) == ("2.0", "no result in 10 s")
+    assert await client.effects.get(run.id, "2.0") == effect
+    done = await client.effects.resolve(run.id, "2.0", "succeeded", "I saw it", "receipt 7")
+    assert (done.result, done.run_status) == ("receipt 7", "queued")
+    assert done.resolution["result_before"] == "no result in 10 s"
+    with pytest.raises(ApiError) as caught:
+        await client.effects.resolve(run.id, "2.0", "failed", "I did not")
+    assert (caught.value.status, caught.value.code) == (409, "EFFECT_RESOLVED")
+    assert "I saw it" in caught.value.message

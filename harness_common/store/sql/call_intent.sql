@@ -9,7 +9,7 @@ WITH held AS (
     UPDATE runs SET next_seq = next_seq + 1 FROM held
     WHERE runs.tenant_id = held.tenant_id AND runs.id = held.run_id AND version = %(version)s AND fence = %(fence)s
       AND claim_id = %(claim_id)s AND NOT cancel_requested
-    RETURNING runs.tenant_id, runs.id, next_seq - 1 AS seq
+    RETURNING runs.tenant_id, runs.id, next_seq - 1 AS seq, claimed_by
 ), call AS (
     UPDATE tool_calls SET status = 'running', attempt_id = %(attempt_id)s, attempt = attempt + 1, effect = %(effect)s,
         tool_version = %(tool_version)s, fingerprint = %(fingerprint)s, started_at = clock_timestamp(), resume_at = NULL
@@ -17,6 +17,7 @@ WITH held AS (
     RETURNING tool_calls.attempt
 ), event AS (
     INSERT INTO events (tenant_id, run_id, seq, type, step, payload)
-    SELECT run.tenant_id, run.id, run.seq, 'tool.started', %(step)s, %(payload)s::jsonb FROM run
+    SELECT run.tenant_id, run.id, run.seq, 'tool.started', %(step)s,
+        %(payload)s::jsonb || jsonb_build_object('worker', (SELECT name FROM workers WHERE incarnation = run.claimed_by)) FROM run
 )
 SELECT call.attempt, set_config('synchronous_commit', 'on', true) FROM call

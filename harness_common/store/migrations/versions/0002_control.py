@@ -165,6 +165,12 @@ def upgrade() -> None:
         ["tenant_id", "parent_run_id"],
         postgresql_where=sa.text(f"{_CHILD} AND finished_at IS NULL"),
     )
+    op.create_index(
+        "runs_forked_idx",
+        "runs",
+        ["tenant_id", "forked_from"],
+        postgresql_where=sa.text("forked_from IS NOT NULL"),
+    )
     calls: list[sa.Column[Any]] = [
         sa.Column("authorised", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("resolution", postgresql.JSONB(none_as_null=True), nullable=True),
@@ -184,6 +190,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Undo."""
     op.drop_index("tool_calls_unknown_idx", table_name="tool_calls")
+    op.drop_index("runs_forked_idx", table_name="runs")
     for name in ("authorised", "resolution", "input_tokens", "output_tokens"):
         op.drop_column("tool_calls", name)
     for name in ("live_children", "parent", "keyed", "held", "queue"):
