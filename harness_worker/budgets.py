@@ -45,7 +45,7 @@ async def reserve(ctx: StepContext) -> StoredRun:
     async with db.transaction() as conn:
         if not await run_sql(conn, "budget_note", params, db.timeout_s):
             raise LostOwnership("another claim owns the run", run_id=str(run.id))
-        for who in (run.tenant_id, PLATFORM):
+        for who in (PLATFORM, run.tenant_id):  # in the order in which `commit.sql` locks them
             (row,) = await run_sql(conn, "budget_reserve", params | {"who": who}, db.timeout_s)
             if not row["reserved"]:
                 raise _refusal(row, tokens, cost_usd, who)
