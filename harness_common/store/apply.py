@@ -186,6 +186,8 @@ def _prepare(write: Write) -> _Prepared:
     # A commit clears the claim, except a cancel request over a running step, and one that goes on
     # inline.
     claim_id = keep.claim_id if keep else (run.claim_id if after.claimed else None)
+    # What the step under way has reserved stays with its claim.
+    goes_on = claim_id is not None and keep is None
     events = write.transition.events
     body = {
         "tenant_id": run.tenant_id,
@@ -222,7 +224,7 @@ def _prepare(write: Write) -> _Prepared:
         "spent_usd": after.cost_usd - before.cost_usd,
         "freed_tokens": run.reserved_tokens,
         "freed_usd": run.reserved_usd,
-        "day": run.reserved_day,
+        "day": None if goes_on else run.reserved_day,
         "next_claim_id": claim_id,
         "new_claim": keep is not None,
         "committed_by": run.claim_id if step else None,
@@ -251,6 +253,7 @@ def _prepare(write: Write) -> _Prepared:
 def _finish(prepared: _Prepared, row: Row) -> Applied:
     write, after = prepared.write, prepared.write.transition.state
     worker = write.keep.worker if prepared.new_claim and write.keep else write.run.claimed_by
+    goes_on = prepared.claim_id is not None and not prepared.new_claim
     run = replace(
         write.run,
         state=replace(after, claimed=prepared.claim_id is not None),
@@ -260,9 +263,9 @@ def _finish(prepared: _Prepared, row: Row) -> Applied:
         last_input_n=row["last_input_n"],
         attempt=prepared.attempt,
         rings=prepared.rings,
-        reserved_tokens=0,
-        reserved_usd=0.0,
-        reserved_day=None,
+        reserved_tokens=write.run.reserved_tokens if goes_on else 0,
+        reserved_usd=write.run.reserved_usd if goes_on else 0.0,
+        reserved_day=write.run.reserved_day if goes_on else None,
     )
     return Applied(run, write.transition, row["first_seq"], row["now"])
 

@@ -20,7 +20,9 @@ WITH t AS (
         error = t.error, output = t.output, input_tokens = t.input_tokens, output_tokens = t.output_tokens,
         cost_usd = t.cost_usd,
         pause_requested = t.pause_requested, waiting = t.waiting, turn_at = t.turn_at,
-        reserved_tokens = 0, reserved_usd = 0, reserved_day = NULL,
+        reserved_tokens = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_tokens ELSE 0 END,
+        reserved_usd = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_usd ELSE 0 END,
+        reserved_day = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_day END,
         held_for = CASE WHEN t.status <> 'queued' THEN NULL
                         WHEN runs.status = 'queued' THEN held_for
                         WHEN NOT t.started AND prev_run_id IS NOT NULL THEN 'session'
