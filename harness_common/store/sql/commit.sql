@@ -70,16 +70,16 @@ WITH t AS (
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.messages) AS m (n int, role text, trust text, body text)
 ), proposal AS (
     INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, arguments, status)
-    SELECT run.tenant_id, run.id, p.step, p.idx, p.tool_use_id, p.name, p.arguments::json, 'proposed'
+    SELECT run.tenant_id, run.id, p.step, p.idx, p.tool_use_id, p.name, p.arguments::json, CASE WHEN t.terminal THEN 'cancelled' ELSE 'proposed' END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
 ), outcome AS (
     UPDATE tool_calls SET
-        status = o.status, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
+        status = CASE WHEN t.terminal AND o.status = 'running' THEN 'cancelled' ELSE o.status END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
         resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
-        finished_at = CASE WHEN o.status <> 'running' THEN clock_timestamp() END
+        finished_at = CASE WHEN t.terminal OR o.status <> 'running' THEN clock_timestamp() END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
         duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz,
