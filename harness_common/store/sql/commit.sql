@@ -89,10 +89,10 @@ WITH t AS (
       AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
            OR (tool_calls.status = 'running' AND (tool_calls.resume_at IS NOT NULL OR tool_calls.attempt_id IS NULL)))
 ), open_call AS (
-    -- A run that ends leaves no call open: an effect in flight is unknown, whatever waits or was not begun is cancelled.
+    -- A run that ends leaves no call open: an effect that was begun is unknown, also one that waits; the rest is cancelled.
     UPDATE tool_calls SET
-        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND resume_at IS NULL THEN 'unknown' ELSE 'cancelled' END,
-        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND resume_at IS NULL
+        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' THEN 'unknown' ELSE 'cancelled' END,
+        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write'
             THEN jsonb_build_object('why', 'the run ended (' || t.stop_reason || ') while it was under way', 'attempt_id', attempt_id, 'started_at', started_at) END,
         finished_at = clock_timestamp()
     FROM run JOIN t ON t.run_id = run.id
