@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from harness_common.broker.publish import Doorbell
@@ -28,6 +28,9 @@ from harness_common.store.rows import StoredRun
 
 N = TypeVar("N", int, float)
 
+
+_ROUTE: Final = "runs.create"
+"""What idempotency keys are unique within."""
 
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer"]
 
@@ -159,20 +162,34 @@ async def _start_in_busy_session(
         async with db.tenant_transaction(tenant_id) as conn:
             queued = replace(request, on_busy="enqueue")
             return await start_in(db, conn, tenant_id, queued, actor=actor)
-    head = await db.fetch_one(
-        "session_head", {"tenant_id": tenant_id, "session_id": request.session_id}
-    )
+    queued = replace(request, on_busy="enqueue")
+    head = await _head_to_stop(db, tenant_id, queued)
     interrupted = None
-    if head is not None and Status(head["status"]) not in TERMINAL:
+    if head is not None:
         asked = await cancel_run(
-            db, tenant_id, head["run_id"],
+            db, tenant_id, head,
             by=request.created_by, reason="interrupted by a new message", actor=actor,
         )  # fmt: skip
-        interrupted = Interrupted(head["run_id"], asked)
+        interrupted = Interrupted(head, asked)
     async with db.tenant_transaction(tenant_id) as conn:
-        queued = replace(request, on_busy="enqueue")
         started = await start_in(db, conn, tenant_id, queued, actor=actor)
     return replace(started, interrupted=interrupted)
+
+
+async def _head_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> UUID | None:
+    """Return the session's run under way if `request` may begin a new one; None when there is none,
+    or when this request, sent before, has begun it. Raises what `start_in` would.
+    """
+    async with db.tenant_transaction(tenant_id) as conn:
+        begun = await begin(db, conn, tenant_id, request)
+        if request.idempotency_key is not None:
+            scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
+            if await run_sql(conn, "idempotency_read", scope, db.timeout_s):
+                return None
+        check_start(begun, request)
+        going = _head_is_going(begun, request)
+        head: UUID | None = begun["head_run_id"] if going else None
+        return head
 
 
 async def _steer_head(
@@ -228,7 +245,7 @@ async def _reserve_key(
     db: Database, conn: Connection, tenant_id: UUID, request: StartRun, run_id: UUID
 ) -> Started | None:
     """Take the idempotency key for this run; or return the run that it made before."""
-    scope = {"tenant_id": tenant_id, "route": "runs.create", "key": request.idempotency_key}
+    scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
     params = scope | {
         "digest": request.body_digest,
         "run_id": run_id,
