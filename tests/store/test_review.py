@@ -71,6 +71,22 @@ async def test_a_cancel_during_a_step_that_then_waits_leaves_no_call_open(play):
     assert [c["status"] for c in await play.calls(run_id)] == ["cancelled"]
 
 
+async def test_a_write_that_waits_on_is_unknown_when_a_cancel_ends_its_step(play):
+    """It was begun before, and this time its step only looked that its time has not come."""
+    run_id = await play.start()
+    await play.step(run_id, say(tools=["look"]))
+    held = await play.claim(run_id)
+    await sql(
+        play.db,
+        "UPDATE tool_calls SET status = 'running', effect = 'write', attempt_id = uuid7(), "
+        "attempt = 1, resume_at = clock_timestamp() + interval '1 hour' WHERE run_id = :r",
+        r=run_id,
+    )
+    await cancel_run(play.db, play.tenant_id, run_id, by="ann")
+    await play.settle(held, waiting_until(soon(3600)))
+    assert [c["status"] for c in await play.calls(run_id)] == ["unknown"]
+
+
 # ── steering ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -74,7 +74,7 @@ WITH t AS (
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
 ), outcome AS (
     UPDATE tool_calls SET
-        status = CASE WHEN t.terminal AND o.status = 'running' THEN 'cancelled' ELSE o.status END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
+        status = CASE WHEN NOT t.terminal OR o.status <> 'running' THEN o.status WHEN tool_calls.effect = 'write' THEN 'unknown' ELSE 'cancelled' END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
