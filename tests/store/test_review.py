@@ -13,6 +13,8 @@ from harness_common.commands import (
     StartRun,
     cancel_run,
     fork_run,
+    pause_run,
+    resume_run,
     retry_run,
     start_run,
     steer_run,
@@ -131,3 +133,20 @@ async def test_a_fork_counts_the_tokens_of_the_calls_that_it_reuses(play):
     made = (await fork_run(play.db, play.tenant_id, run_id, ForkRun(step=1))).run_id
     (call,) = await play.calls(made)
     assert (call["cost_usd"], call["input_tokens"]) == (0.5, 70)
+
+
+# ── order ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_run_that_was_paused_before_its_start_is_not_held_for_a_run_that_is_over(play):
+    first = await start_run(play.db, play.tenant_id, StartRun("a", "one"))
+    await play.step(first.run_id, say())
+    await sql(play.db, "UPDATE tenant_slots SET max_running = 0")
+    request = StartRun("a", "two", session_id=first.session_id)
+    second = (await start_run(play.db, play.tenant_id, request)).run_id
+    held = "SELECT status, held_for FROM runs WHERE id = :r"
+    (before,) = await sql(play.db, held, r=second)
+    await pause_run(play.db, play.tenant_id, second, by="ann")
+    await resume_run(play.db, play.tenant_id, second, by="ann")
+    (after,) = await sql(play.db, held, r=second)
+    assert before == after == {"status": "queued", "held_for": None}

@@ -240,3 +240,18 @@ async def test_a_dry_run_of_a_retry_finds_what_the_first_run_recorded(play, db):
         await answer(runtime, play.tenant_id, dry, (await play.read(dry)).version)
     state = (await play.read(dry)).state
     assert state.status is Status.SUCCEEDED, state.error
+
+
+async def test_a_look_at_waiting_children_is_no_admission(play, db):
+    """INV13: the tenant served longest ago comes first; a look every few seconds serves nobody."""
+    runtime, shared = await make_runtime(db, tools=[spawn()]), await make_shared(db)
+    parent = await play.start()
+    await play.step(parent, say(tools=["spawn_run"]))
+    ctx = await claim_tools_step(runtime, play, parent)
+    await play.settle(ctx.run, await tools.run(ctx))
+    served = "SELECT last_admitted_at FROM tenant_slots WHERE tenant_id = :t"
+    before = await sql(db, served, t=play.tenant_id)
+    await sql(db, "UPDATE runs SET wake_at = clock_timestamp() WHERE id = :p", p=parent)
+    await tick(shared, [WakeLoop(shared)])
+    assert (await play.read(parent)).state.status is Status.WAITING_CHILDREN
+    assert await sql(db, served, t=play.tenant_id) == before
