@@ -45,7 +45,7 @@ async def reserve(ctx: StepContext) -> StoredRun:
     async with db.transaction() as conn:
         if not await run_sql(conn, "budget_note", params, db.timeout_s):
             raise LostOwnership("another claim owns the run", run_id=str(run.id))
-        for who in (run.tenant_id, PLATFORM):
+        for who in (PLATFORM, run.tenant_id):  # in the order in which `commit.sql` locks them
             (row,) = await run_sql(conn, "budget_reserve", params | {"who": who}, db.timeout_s)
             if not row["reserved"]:
                 raise _refusal(row, tokens, cost_usd, who)
@@ -68,8 +68,10 @@ def _estimate(ctx: StepContext) -> tuple[int, float]:
 
 def _refusal(row: Row, tokens: int, cost_usd: float, who: UUID) -> Limited | Permanent:
     owner = "the platform" if who == PLATFORM else "the tenant"
-    name = "tokens_per_day" if row["over_tokens"] else "cost_usd_per_day"
-    limit, wanted = row[name], tokens if row["over_tokens"] else cost_usd
+    # Who lost a race is refused by what the row is now, and `over_tokens` is of what it was before.
+    over_tokens = row["over_tokens"] or row["cost_usd_per_day"] is None
+    name = "tokens_per_day" if over_tokens else "cost_usd_per_day"
+    limit, wanted = row[name], tokens if over_tokens else cost_usd
     if wanted > limit:
         return Permanent(
             f"the step may take {wanted:g}, more than {owner}'s {name} of {limit:g} in a whole day",

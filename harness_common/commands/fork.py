@@ -180,6 +180,8 @@ async def _first(
 ) -> First:
     """Return the state at the checkpoint with the changed input, and which messages to copy."""
     state = await checkpoint_state(conn, source, step, db.timeout_s)
+    if step == source.state.step:  # with what people said since that checkpoint
+        state = replace(state, messages=source.state.messages, memo=source.state.memo)
     overrides = request.overrides(source)
     if request.input is None:
         return First(state, (), source, (1, state.messages), overrides)

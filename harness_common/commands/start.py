@@ -28,7 +28,7 @@ from harness_common.store.rows import StoredRun
 
 N = TypeVar("N", int, float)
 _ROUTE: Final = "runs.create"
-"""What idempotency keys are for."""
+"""What idempotency keys are unique within."""
 
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer"]
 
@@ -160,39 +160,34 @@ async def _start_in_busy_session(
         async with db.tenant_transaction(tenant_id) as conn:
             queued = replace(request, on_busy="enqueue")
             return await start_in(db, conn, tenant_id, queued, actor=actor)
-    head_id = await _head_to_interrupt(db, tenant_id, request)
+    queued = replace(request, on_busy="enqueue")
+    head = await _head_to_stop(db, tenant_id, queued)
     interrupted = None
-    if head_id is not None:
+    if head is not None:
         asked = await cancel_run(
-            db, tenant_id, head_id,
+            db, tenant_id, head,
             by=request.created_by, reason="interrupted by a new message", actor=actor,
         )  # fmt: skip
-        interrupted = Interrupted(head_id, asked)
+        interrupted = Interrupted(head, asked)
     async with db.tenant_transaction(tenant_id) as conn:
-        queued = replace(request, on_busy="enqueue")
         started = await start_in(db, conn, tenant_id, queued, actor=actor)
     return replace(started, interrupted=interrupted)
 
 
-async def _head_to_interrupt(db: Database, tenant_id: UUID, request: StartRun) -> UUID | None:
-    """Return the session's run under way, if this request may stop it: it can start a run, and is
-    no repetition of the one that started that very run.
+async def _head_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> UUID | None:
+    """Return the session's run under way if `request` may begin a new one; None when there is none,
+    or when this request, sent before, has begun it. Raises what `start_in` would.
     """
-    find = {
-        "tenant_id": tenant_id,
-        "agent": request.agent,
-        "agent_version": request.agent_version,
-        "session_id": request.session_id,
-    }
     async with db.tenant_transaction(tenant_id) as conn:
-        begun = (await run_sql(conn, "start_begin", find, db.timeout_s))[0]
+        begun = await begin(db, conn, tenant_id, request)
         if request.idempotency_key is not None:
-            # Read after the head: a twin that made it has committed its key with it.
             scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
             if await run_sql(conn, "idempotency_read", scope, db.timeout_s):
                 return None
-    check_start(begun, replace(request, on_busy="enqueue"))
-    return begun["head_run_id"] if _head_is_going(begun, request) else None
+        check_start(begun, request)
+        going = _head_is_going(begun, request)
+        head: UUID | None = begun["head_run_id"] if going else None
+        return head
 
 
 async def _steer_head(

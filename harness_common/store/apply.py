@@ -35,7 +35,7 @@ from harness_common.core.run import (
     holds_slot,
     wake_at,
 )
-from harness_common.core.step import CallOutcome
+from harness_common.core.step import TOOLS, CallOutcome
 from harness_common.store import json_codec
 from harness_common.store.db import Connection, Database, DatabaseUnavailable, Row, run_sql
 from harness_common.store.rows import StoredRun, run_from_row
@@ -163,6 +163,18 @@ def _tokens(state: RunState) -> int:
     return state.input_tokens + state.output_tokens
 
 
+def _joined(write: Write) -> tuple[int, float]:
+    """Return the tokens and money of child runs that a step adds to its run: the children's own
+    commits have charged them to the day. Only a child's call has tokens.
+    """
+    before, after = write.run.state, write.transition.state
+    if after.step == before.step or before.next_kind != TOOLS:
+        return 0, 0.0
+    calls = [o for o in write.transition.outcomes if o.input_tokens or o.output_tokens]
+    tokens = sum(o.input_tokens + o.output_tokens for o in calls)
+    return tokens, sum(o.cost_usd for o in calls)
+
+
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """A write with everything derived from it, and its JSON."""
@@ -186,7 +198,10 @@ def _prepare(write: Write) -> _Prepared:
     # A commit clears the claim, except a cancel request over a running step, and one that goes on
     # inline.
     claim_id = keep.claim_id if keep else (run.claim_id if after.claimed else None)
+    # What the step under way has reserved stays with its claim.
+    goes_on = claim_id is not None and keep is None
     events = write.transition.events
+    joined_tokens, joined_usd = _joined(write)
     body = {
         "tenant_id": run.tenant_id,
         "run_id": run.id,
@@ -218,11 +233,11 @@ def _prepare(write: Write) -> _Prepared:
         "waiting": after.waiting,
         "turn_at": after.turn_at,
         "seen_turn_at": before.turn_at,
-        "spent_tokens": after.input_tokens + after.output_tokens - _tokens(before),
-        "spent_usd": after.cost_usd - before.cost_usd,
+        "spent_tokens": _tokens(after) - _tokens(before) - joined_tokens,
+        "spent_usd": after.cost_usd - before.cost_usd - joined_usd,
         "freed_tokens": run.reserved_tokens,
         "freed_usd": run.reserved_usd,
-        "day": run.reserved_day,
+        "day": None if goes_on else run.reserved_day,
         "next_claim_id": claim_id,
         "new_claim": keep is not None,
         "committed_by": run.claim_id if step else None,
@@ -251,6 +266,7 @@ def _prepare(write: Write) -> _Prepared:
 def _finish(prepared: _Prepared, row: Row) -> Applied:
     write, after = prepared.write, prepared.write.transition.state
     worker = write.keep.worker if prepared.new_claim and write.keep else write.run.claimed_by
+    goes_on = prepared.claim_id is not None and not prepared.new_claim
     run = replace(
         write.run,
         state=replace(after, claimed=prepared.claim_id is not None),
@@ -260,9 +276,9 @@ def _finish(prepared: _Prepared, row: Row) -> Applied:
         last_input_n=row["last_input_n"],
         attempt=prepared.attempt,
         rings=prepared.rings,
-        reserved_tokens=0,
-        reserved_usd=0.0,
-        reserved_day=None,
+        reserved_tokens=write.run.reserved_tokens if goes_on else 0,
+        reserved_usd=write.run.reserved_usd if goes_on else 0.0,
+        reserved_day=write.run.reserved_day if goes_on else None,
     )
     return Applied(run, write.transition, row["first_seq"], row["now"])
 

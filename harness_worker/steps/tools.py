@@ -67,7 +67,7 @@ async def _side_by_side(runner: ToolRunner, calls: list[PendingCall]) -> list[Ca
 
 
 def _result(outcomes: list[CallOutcome]) -> StepResult:
-    ended = tuple(o for o in outcomes if o.wait is None and o.status is not CallStatus.UNKNOWN)
+    ended = tuple(o for o in outcomes if o.wait is None)
     unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
     if unknown:
         return ToolsUnknown(ended, unknown)

@@ -20,7 +20,9 @@ WITH t AS (
         error = t.error, output = t.output, input_tokens = t.input_tokens, output_tokens = t.output_tokens,
         cost_usd = t.cost_usd,
         pause_requested = t.pause_requested, waiting = t.waiting, turn_at = t.turn_at,
-        reserved_tokens = 0, reserved_usd = 0, reserved_day = NULL,
+        reserved_tokens = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_tokens ELSE 0 END,
+        reserved_usd = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_usd ELSE 0 END,
+        reserved_day = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_day END,
         held_for = CASE WHEN t.status <> 'queued' THEN NULL
                         WHEN runs.status = 'queued' THEN held_for
                         WHEN NOT t.started AND prev_run_id IS NOT NULL THEN 'session'
@@ -68,16 +70,16 @@ WITH t AS (
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.messages) AS m (n int, role text, trust text, body text)
 ), proposal AS (
     INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, arguments, status)
-    SELECT run.tenant_id, run.id, p.step, p.idx, p.tool_use_id, p.name, p.arguments::json, 'proposed'
+    SELECT run.tenant_id, run.id, p.step, p.idx, p.tool_use_id, p.name, p.arguments::json, CASE WHEN t.terminal THEN 'cancelled' ELSE 'proposed' END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
 ), outcome AS (
     UPDATE tool_calls SET
-        status = o.status, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
+        status = CASE WHEN NOT t.terminal OR o.status <> 'running' THEN o.status WHEN tool_calls.effect = 'write' THEN 'unknown' ELSE 'cancelled' END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
         resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
-        finished_at = CASE WHEN o.status <> 'running' THEN clock_timestamp() END
+        finished_at = CASE WHEN t.terminal OR o.status <> 'running' THEN clock_timestamp() END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
         duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz,
@@ -87,10 +89,10 @@ WITH t AS (
       AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
            OR (tool_calls.status = 'running' AND (tool_calls.resume_at IS NOT NULL OR tool_calls.attempt_id IS NULL)))
 ), open_call AS (
-    -- A run that ends leaves no call open: an effect in flight is unknown, whatever waits or was not begun is cancelled.
+    -- A run that ends leaves no call open: an effect that was begun is unknown, also one that waits; the rest is cancelled.
     UPDATE tool_calls SET
-        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND resume_at IS NULL THEN 'unknown' ELSE 'cancelled' END,
-        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND resume_at IS NULL
+        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' THEN 'unknown' ELSE 'cancelled' END,
+        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write'
             THEN jsonb_build_object('why', 'the run ended (' || t.stop_reason || ') while it was under way', 'attempt_id', attempt_id, 'started_at', started_at) END,
         finished_at = clock_timestamp()
     FROM run JOIN t ON t.run_id = run.id
