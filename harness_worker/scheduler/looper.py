@@ -39,9 +39,19 @@ class Look:
     now: datetime
     due_in_s: float | None
     queued: bool
+    """A run waits for admission."""
+    keyed: bool
+    """A run is held back by its concurrency key."""
+    behind: bool
+    """A run is held back by the run before it in its session."""
     stale: bool
     orphaned: bool
-    ungranted: bool
+    ungranted: int
+    """Tenants without a block of the global limit."""
+    capacity: int
+    """What live workers can hold."""
+    all_running: int | None
+    """The platform's limit on running runs, when it is not the setting."""
     queue_age_s: float
 
 
@@ -56,6 +66,12 @@ class Shared:
     bell: Bell
     term: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    again_in_s: float | None = None
+    """How soon some loop wants the next tick."""
+
+    def ask_again(self, in_s: float) -> None:
+        """Ask for the next tick in `in_s` at the latest."""
+        self.again_in_s = in_s if self.again_in_s is None else min(self.again_in_s, in_s)
 
     def count(self, name: str, n: int = 1) -> None:
         """Add to a counter that metrics show."""
@@ -72,9 +88,9 @@ class Shared:
             )
 
     def writes(
-        self, rows: Sequence[Row], inputs: Callable[[int], Sequence[Input]], now: datetime
+        self, rows: Sequence[Row], inputs: Callable[[Row, int], Sequence[Input]], now: datetime
     ) -> list[Write]:
-        """Advance each row by `inputs(how many before it)`; log and skip one that cannot be.
+        """Advance each row by `inputs(row, how many before it)`; log and skip one that cannot be.
 
         A run that this version cannot read must not hold up its neighbours (INV15).
         """
@@ -82,7 +98,7 @@ class Shared:
         for row in rows:
             try:
                 run = run_from_row(row)
-                out.append(Write(run, advance(run.state, inputs(len(out)), now), now))
+                out.append(Write(run, advance(run.state, inputs(row, len(out)), now), now))
             except (HarnessError, KeyError, TypeError, ValueError) as error:
                 log.error("run.skipped", run_id=encode("run", row["id"]), error=repr(error))
                 self.count("runs_skipped")

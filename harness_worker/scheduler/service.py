@@ -28,6 +28,7 @@ from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
 from harness_worker.scheduler.prune import PruneLoop
 from harness_worker.scheduler.reap import ReapLoop
+from harness_worker.scheduler.release import ReleaseLoop
 from harness_worker.scheduler.wake import WakeLoop
 
 log = structlog.get_logger()
@@ -38,6 +39,7 @@ def make_loops(shared: Shared) -> list[Loop]:
     return [
         ReapLoop(shared),
         WakeLoop(shared),
+        ReleaseLoop(shared),
         AdmitLoop(shared),
         DispatchLoop(shared),
         PruneLoop(shared),
@@ -48,15 +50,13 @@ async def look_once(shared: Shared) -> Look:
     """Read what there may be to do."""
     row = await shared.db.fetch_one("look", {"lease_s": shared.settings.worker.lease_s})
     assert row is not None
-    return Look(
-        row["now"], row["due_in_s"], row["queued"], row["stale"], row["orphaned"],
-        row["ungranted"], row["queue_age_s"],
-    )  # fmt: skip
+    return Look(**row)
 
 
 async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
     """Look once and run every loop once; returns what was seen and how much was done."""
     look = await look_once(shared)
+    shared.again_in_s = None
     done = 0
     for loop in loops:
         try:
@@ -128,6 +128,8 @@ class Scheduler:
                 else:
                     look, done = await tick(shared, loops)
                     pause_s = self._pause(look, done)
+                    if shared.again_in_s is not None:
+                        pause_s = min(pause_s, shared.again_in_s)
             except Conflict as error:
                 log.warning("leader.deposed", error=error.message)
                 leadership.term, renew_at = None, 0.0
@@ -142,7 +144,8 @@ class Scheduler:
         config = self._settings.scheduler
         if done:
             return 0.01
-        longest = config.tick_s if look.queued or look.orphaned else config.idle_tick_s
+        waits = look.queued or look.keyed or look.behind or look.orphaned
+        longest = config.tick_s if waits else config.idle_tick_s
         if look.due_in_s is not None and look.due_in_s > 0:
             return min(longest, max(0.02, look.due_in_s))
         if look.due_in_s is not None:

@@ -46,7 +46,12 @@ class WakeLoop:
             )
             writes = shared.writes(
                 rows,
-                lambda before: [TimerDue(), Admit()] if before < room else [TimerDue()],
+                # A run with a concurrency key is held until its key has room.
+                lambda row, before: (
+                    [TimerDue(), Admit()]
+                    if before < room and row["concurrency_key"] is None
+                    else [TimerDue()]
+                ),
                 slot["now"],
             )
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
