@@ -94,11 +94,11 @@ class _Left:
 
     def has_slot(self, *, newcomer: bool) -> bool:
         """Tell whether there is a slot for a tenant that runs something, or nothing, already."""
-        return self.slots > (0 if newcomer else min(self.headroom, self.idle))
+        return self.slots > (0 if newcomer else min(self.headroom, max(0, self.idle)))
 
     def has_place(self, queue: str, *, newcomer: bool) -> bool:
         """Tell whether workers of a queue have a place for such a tenant."""
-        kept = 0 if newcomer else min(self.kept.get(queue, 0), self.idle)
+        kept = 0 if newcomer else min(self.kept.get(queue, 0), max(0, self.idle))
         return self.queues.get(queue, 0) > kept
 
 

@@ -10,5 +10,5 @@ SELECT * FROM (
             output_tokens, cost_usd, limits, retry, queued_at
         FROM runs WHERE tenant_id = s.tenant_id AND queue = s.queue AND started = s.started AND status = 'queued' AND held_for IS NULL
         ORDER BY priority, queued_at LIMIT s.room FOR UPDATE SKIP LOCKED) AS r
-) AS some WHERE nth <= queue_room
+) AS found WHERE nth <= queue_room
 ORDER BY rank, priority, queued_at

@@ -19,7 +19,7 @@ WITH RECURSIVE key AS (
     CROSS JOIN LATERAL (
         SELECT count(*)::int AS n FROM (
             SELECT 1 FROM runs r WHERE r.tenant_id = p.tenant_id AND r.concurrency_key = p.concurrency_key
-              AND (r.status = 'running' OR (r.status = 'queued' AND r.held_for IS NULL)) LIMIT head.concurrency_max) AS some) AS busy
+              AND (r.status = 'running' OR (r.status = 'queued' AND r.held_for IS NULL)) LIMIT head.concurrency_max) AS found) AS busy
     CROSS JOIN LATERAL (
         SELECT r.tenant_id, r.id FROM runs r WHERE r.tenant_id = p.tenant_id AND r.concurrency_key = p.concurrency_key
           AND r.status = 'queued' AND r.held_for = 'key' ORDER BY r.queued_at LIMIT greatest(0, least(head.concurrency_max - busy.n, %(most)s))) AS c

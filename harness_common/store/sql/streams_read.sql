@@ -19,5 +19,5 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS waiting FROM (
         SELECT 1 FROM runs r
         WHERE r.tenant_id = s.tenant_id AND r.queue = s.queue AND r.started = s.started AND r.status = 'queued' AND r.held_for IS NULL
-        LIMIT %(most)s) AS some) AS w
+        LIMIT %(most)s) AS found) AS w
 ORDER BY head.priority, head.queued_at
