@@ -46,6 +46,7 @@ for name, commands in {
     "artifacts": artifacts.app,
     "keys": keys.app,
     "tenant": tenant.app,
+    "platform": tenant.platform,
 }.items():
     app.add_typer(commands, name=name)
 

@@ -14,6 +14,7 @@ from harness_api.client.resources import (
     Audit,
     Health,
     Keys,
+    Platforms,
     Sessions,
     Tenants,
     Workers,
@@ -36,6 +37,7 @@ class _Nouns(Generic[M]):
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.tenant: Tenants[M] = Tenants(http)
+        self.platform: Platforms[M] = Platforms(http)
         self.workers: Workers[M] = Workers(http)
         self.audit: Audit[M] = Audit(http)
         self.health: Health[M] = Health(http)

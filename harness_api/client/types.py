@@ -264,6 +264,15 @@ class Tenant(View):
     limits: dict[str, Any] = Field(default_factory=dict)
     running: int = 0
     queued: int = 0
+    slot_seconds: float = 0.0
+
+
+class Platform(View):
+    """The limits over all tenants, and what goes on."""
+
+    limits: dict[str, Any] = Field(default_factory=dict)
+    running: int = 0
+    queued: int = 0
 
 
 class Worker(View):

@@ -9,6 +9,7 @@ from harness_api.routes import (
     api_keys,
     artifacts,
     health,
+    platform,
     run_details,
     run_events,
     runs,
@@ -25,5 +26,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     sessions.router,
     api_keys.router,
     tenant.router,
+    platform.router,
     health.router,
 )

@@ -32,7 +32,8 @@ def tenant(n: int, **more) -> Tenant:
 
 
 def room(slots: int, **more) -> Room:
-    return Room(**({"slots": slots, "queues": {"q": ANY}} | more))
+    queues = more.pop("queues", {"q": ANY})
+    return Room(slots, queues, **more)
 
 
 def counts(got) -> dict[int, int]:
@@ -128,7 +129,8 @@ def test_no_limit_is_ever_exceeded(scene):
     tenants, where = scene
     got = share(tenants, where)
     by_id = {t.id: t for t in tenants}
-    queues, starts = Counter(), 0
+    queues: Counter[str] = Counter()
+    starts = 0
     for tenant_id, mine in got.items():
         one, begun = by_id[tenant_id], 0
         for stream, count in mine.items():
@@ -156,7 +158,8 @@ def test_no_slot_is_idle_that_somebody_may_have(scene):
     left = where.slots - sum(t.running for t in tenants) - sum(given_.values())
     if sum(given_.values()) >= where.most or left <= headroom(where.slots):
         return
-    queues, starts = Counter(), 0
+    queues: Counter[str] = Counter()
+    starts = 0
     for mine in got.values():
         for stream, count in mine.items():
             queues[stream.queue] += count
