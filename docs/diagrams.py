@@ -13,10 +13,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from harness_common.core import inputs, rules, run, session, step, tool_call
 from harness_common.core.budget import Limits
+from harness_common.core.errors import IllegalTransition
 from harness_common.core.message import Message, Text, ToolUse
 
 OUT: Final = Path(__file__).parent / "states.md"
@@ -35,6 +36,12 @@ def _failed(failure: step.Failure) -> inputs.StepFailed:
     return inputs.StepFailed(failure, NOW)
 
 
+def _waits(kind: Literal["time", "input", "child"]) -> inputs.StepDone:
+    waiting = step.Wait(0, kind, LATER if kind == "time" else None)
+    call = step.CallOutcome(0, "c", "t", tool_call.CallStatus.RUNNING, "", wait=waiting)
+    return _done(step.ToolsWaiting((call,)))
+
+
 SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
     inputs.StepDone: {
         "the model asks for tools": _done(step.ModelAnswered(ASKS, "tool_calls", "m")),
@@ -42,7 +49,9 @@ SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
         "the model refuses": _done(step.ModelAnswered(SAYS, "refusal", "m")),
         "the provider pauses a long turn": _done(step.ModelAnswered(SAYS, "pause", "m")),
         "every tool call has ended": _done(step.ToolsDone(())),
-        "a tool waits for a time": _done(step.ToolsWaiting(LATER)),
+        "a tool waits for a time": _waits("time"),
+        "a tool asks a person": _waits("input"),
+        "a tool waits for a child run": _waits("child"),
         "an effect has no known outcome": _done(step.ToolsUnknown((), (0,))),
         "the owner stopped for a cancel": _done(step.StepCancelled()),
     },
@@ -52,7 +61,15 @@ SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
         "it would fail again": _failed(step.Failure("permanent", "P", "p")),
     },
     inputs.CancelRequested: {"": inputs.CancelRequested("somebody")},
-    inputs.OwnerLost: {"": inputs.OwnerLost("a worker", "killed")},
+    inputs.OwnerLost: {
+        "": inputs.OwnerLost("a worker", "killed"),
+        "the process held nothing else": inputs.OwnerLost("a worker", "killed", solo=True),
+    },
+    inputs.PauseRequested: {"": inputs.PauseRequested("somebody")},
+    inputs.ResumeRequested: {"": inputs.ResumeRequested("somebody")},
+    inputs.InputGiven: {"": inputs.InputGiven("somebody", 0, "yes")},
+    inputs.Steered: {"": inputs.Steered("somebody", "look there")},
+    inputs.EffectsResolved: {"": inputs.EffectsResolved("somebody")},
     inputs.Released: {"": inputs.Released("stopping")},
 }
 
@@ -70,16 +87,23 @@ def _samples(kind: type) -> Mapping[str, Any]:
 
 def _situations(status: run.Status) -> Iterator[tuple[str, run.RunState]]:
     """Give the states of one status in which rules decide differently, with what is special."""
-    plain = run.RunState(status=status, started=True, claimed=status is run.Status.RUNNING)
+    plain = run.RunState(
+        status=status,
+        started=True,
+        claimed=status is run.Status.RUNNING,
+        not_before=NOW if status in {run.Status.DELAYED, run.Status.WAITING_INPUT} else None,
+        waiting={"calls": [{"index": 0, "kind": "input", "until": NOW.isoformat()}]},
+    )
     yield "", plain
+    yield "its wall clock is over", replace(plain, limits=Limits(deadline=NOW))
+    yield "a pause was asked", replace(plain, pause_requested=True)
     if status is not run.Status.RUNNING:
         return
     yield "nobody owns it", replace(plain, claimed=False)
     yield "a cancel was asked", replace(plain, cancel_requested=True)
     yield "no turn is left", replace(plain, limits=Limits(max_turns=1))
-    yield "its deadline comes first", replace(plain, limits=Limits(deadline=NOW))
     yield "it failed too often", replace(plain, failures=1_000)
-    yield "too many owners died", replace(plain, deaths=1_000)
+    yield "owners died before", replace(plain, deaths=1_000)
 
 
 Leads = dict[run.Status, list[str]]
@@ -97,7 +121,10 @@ def leads(status: run.Status, kind: type) -> Leads:
     for what, sample in _samples(kind).items():
         usual: run.Status | None = None
         for special, state in _situations(status):
-            target = rules.advance(state, [sample], NOW).state.status
+            try:
+                target = rules.advance(state, [sample], NOW).state.status
+            except IllegalTransition:
+                continue  # not yet: its time has not come
             usual = target if usual is None else usual
             if special and target is usual:
                 continue

@@ -47,6 +47,8 @@ class WorkerSettings(_Group):
     """How long SIGTERM waits for running steps before it hands them over."""
     turn_ms: int = 5_000
     """How long one task may go on inline when `steps_per_task` > 1."""
+    turn_s: float = 10.0
+    """How long a run keeps its slot while others wait."""
     step_timeout_s: float = 900.0
     tools: tuple[str, ...] = ()
     """Modules that hold user tools."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
-from harness_common.core.errors import HarnessError, LostOwnership
+from harness_common.core.errors import HarnessError, Limited, LostOwnership
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Input, Released, StepDone, StepFailed
 from harness_common.core.message import Message
@@ -30,12 +31,16 @@ from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
 from harness_common.store.claim import Claimed, Want, fresh_calls, load_history
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
+from harness_worker.budgets import reserve
 from harness_worker.runtime import Held, Runtime
 from harness_worker.steps import STEPS
 from harness_worker.steps.context import StepContext
 from harness_worker.tools.call import CancelAsked
 
 log = structlog.get_logger()
+
+_SHORT_WAIT_S: Final = 0.25
+"""A wait for a place in the rate that is not worth letting go of the run."""
 
 
 async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) -> str:
@@ -122,12 +127,13 @@ async def _work(
         done += 1
         go_on = (
             done < settings.steps_per_task
+            and not claimed.rated
             and time.monotonic() < until
             and not runtime.stopping
             and not held.cancel_requested
         )
         keep = NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
-        applied = await _one_step(runtime, held, run, messages, calls, keep)
+        applied = await _one_step(runtime, held, claimed, run, messages, calls, keep)
         messages += applied.transition.messages
         _after_commit(runtime, run, applied, messages)
         if keep is None or applied.run.claim_id != keep.claim_id:
@@ -140,6 +146,7 @@ async def _work(
 async def _one_step(
     runtime: Runtime,
     held: Held,
+    claimed: Claimed,
     run: StoredRun,
     messages: tuple[Message, ...],
     calls: tuple[dict[str, Any], ...],
@@ -150,10 +157,16 @@ async def _one_step(
     record = StepRecord(started_at, runtime.worker)
     outcome: Input
     try:
+        await _wait_for_place(claimed)
         history = await load_history(runtime.db, run) if run.prev_run_id else ()
         spec = await runtime.agent(run)
         ctx = StepContext(run, spec, history, messages, calls, started_at, runtime, held)
+        if claimed.budgeted:
+            run = await reserve(ctx)
+            ctx = replace(ctx, run=run)
         outcome = await _run_step(runtime, held, ctx)
+        if isinstance(outcome, StepDone) and _turn_is_over(runtime, claimed, run):
+            outcome = replace(outcome, turn_over=True)
     except (LostOwnership, DatabaseUnavailable):
         raise
     except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
@@ -170,13 +183,35 @@ async def _one_step(
         return await commit([_failed(run, error, started_at)], now=runtime.clock.now())
 
 
+async def _wait_for_place(claimed: Claimed) -> None:
+    """Hold the step to the rate of its tenant: a short wait here, a long one without the slot."""
+    if claimed.wait_s > _SHORT_WAIT_S:
+        raise Limited(
+            "steps per second are limited",
+            code="STEP_RATE",
+            retry_after_s=claimed.wait_s,
+            scope="steps_per_s",
+        )
+    if claimed.wait_s > 0:
+        await asyncio.sleep(claimed.wait_s)
+
+
+def _turn_is_over(runtime: Runtime, claimed: Claimed, run: StoredRun) -> bool:
+    """Tell whether the run has had its turn while others wait."""
+    turn_at = run.state.turn_at
+    if not claimed.crowded or turn_at is None:
+        return False
+    return (runtime.clock.now() - turn_at).total_seconds() >= runtime.settings.worker.turn_s
+
+
 def _failed(run: StoredRun, error: Exception, started_at: datetime) -> StepFailed:
     """Make the input of an attempt that raised; what nobody named is logged with its trace."""
     if not isinstance(error, HarnessError):
         log.error(
             "step.crashed", run_id=encode("run", run.id), step=run.state.step + 1, exc_info=error
         )
-    return StepFailed(classify(error), started_at, random.random())
+    own_place = isinstance(error, Limited) and error.error_code == "STEP_RATE"
+    return StepFailed(classify(error), started_at, 0.0 if own_place else random.random())
 
 
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
@@ -196,6 +231,7 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
         async with asyncio.timeout(limit_s):
             return StepDone(await held.task, ctx.started_at)
     except TimeoutError:
+        # At the run's own deadline the rules end the run, whatever kind of failure this is.
         failure = Failure("transient", "STEP_TIMEOUT", f"the step took longer than {limit_s:g} s")
         return StepFailed(failure, ctx.started_at, random.random())
     except CancelAsked:
@@ -245,7 +281,7 @@ def _after_commit(
 
 def _doorbell(run: StoredRun) -> Doorbell:
     return Doorbell(
-        run.tenant_id, run.id, run.version, run.queue, run.priority, trace_id=run.trace_id
+        run.tenant_id, run.id, run.version, run.bell_queue, run.priority, trace_id=run.trace_id
     )
 
 

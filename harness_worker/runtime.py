@@ -187,7 +187,7 @@ class Runtime:
             self._agents[run.agent_id] = spec
             if len(self._agents) > _CACHED_AGENTS:
                 self._agents.popitem(last=False)
-        return spec
+        return spec.with_overrides(run.overrides) if run.overrides else spec
 
 
 def connection_name(worker: UUID) -> str:

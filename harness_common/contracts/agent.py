@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -53,6 +54,11 @@ class AgentSpec(BaseModel):
     def turns(self) -> int:
         """Return the cap on model answers."""
         return self.max_turns or PRESETS[self.preset]
+
+    def with_overrides(self, overrides: Mapping[str, JsonValue]) -> AgentSpec:
+        """Return the definition as a fork changed it; `recorded` (a dry run) is no part of it."""
+        changed = {k: v for k, v in overrides.items() if k in {"model", "tools"}}
+        return AgentSpec.model_validate(self.model_dump() | changed) if changed else self
 
     def digest(self) -> str:
         """Return the SHA-256 of the definition, by which an unchanged one is recognised."""

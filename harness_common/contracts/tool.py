@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from harness_common.core.message import Json
 
@@ -94,6 +94,39 @@ class WaitUntil:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class AskUser:
+    """Return this to ask a person; the run waits without a worker, and the answer is the result.
+
+    Not for tools whose effect is `write`.
+    """
+
+    question: str
+    choices: tuple[str, ...] = ()
+    """When given, the answer is one of these."""
+    timeout_s: float | None = None
+    """After which the result is the error INPUT_TIMEOUT; None waits for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartChild:
+    """Return this to let another agent work on something; its output is the result.
+
+    The child spends its parent's budget. Not for tools whose effect is `write`.
+    """
+
+    agent: str
+    input: str
+    agent_version: int | None = None
+    max_tokens: int | None = None
+    """The child's share of what its parent has left; None shares it evenly between the children of
+    one answer. The same for `max_cost_usd`.
+    """
+    max_cost_usd: float | None = None
+    on_failure: Literal["collect", "fail"] = "collect"
+    """`collect` tells the model of a failed child; `fail` fails the parent too."""
+
+
 class ToolContext(Protocol):
     """What a running tool may know and say."""
 
@@ -124,7 +157,7 @@ class ToolContext(Protocol):
         ...
 
 
-ToolReturn = ToolOutput | WaitUntil | Json
+ToolReturn = ToolOutput | WaitUntil | AskUser | StartChild | Json
 ToolFunction = Callable[..., Awaitable[ToolReturn] | ToolReturn]
 """`fn(ctx, **arguments)`; async, or sync (then it runs in a thread)."""
 

@@ -12,6 +12,10 @@ PRESETS: Final = {"retrieval": 8, "data": 20, "orchestration": 30}
 """Iteration caps by kind of agent: about twice what such a run needs."""
 
 
+MAX_DEPTH: Final = 5
+"""How deep runs may start runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Caps of one run; None is no cap."""

@@ -22,6 +22,8 @@ class StepDone:
 
     result: StepResult
     started_at: datetime
+    turn_over: bool = False
+    """The run has had its turn and others wait: it goes back to the queue if it is not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class OwnerLost:
 
     worker: str
     why: str
+    solo: bool = False
+    """The process held nothing else: the death is this run's own doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +65,62 @@ class Released:
     why: str
 
 
-Input = Admit | StepDone | StepFailed | TimerDue | CancelRequested | OwnerLost | Released
+@dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """Somebody asked the run to rest at its next safe point."""
+
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """Somebody asked a paused run (or one that was asked to pause) to go on."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class InputGiven:
+    """A person answered the question of a call (`index` within the step that waits)."""
+
+    by: str
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A message for a run under way: its next model step sees it."""
+
+    by: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildrenDone:
+    """No child of the step that waits is still going."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectsResolved:
+    """A person said what became of every unknown effect of the step that waits."""
+
+    by: str
+
+
+Input = (
+    Admit
+    | StepDone
+    | StepFailed
+    | TimerDue
+    | CancelRequested
+    | OwnerLost
+    | Released
+    | PauseRequested
+    | ResumeRequested
+    | InputGiven
+    | Steered
+    | ChildrenDone
+    | EffectsResolved
+)

@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 
+def quarantine_of(queue: str) -> str:
+    """Name the queue of suspects: its worker process holds one run at a time."""
+    return f"{queue}.quarantine"
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """What a claim gave its worker, and what every commit of that worker compares."""

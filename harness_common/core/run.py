@@ -70,7 +70,12 @@ class RunState:
     claimed: bool = False
     not_before: datetime | None = None
     cancel_requested: bool = False
+    pause_requested: bool = False
     started: bool = False
+    turn_at: datetime | None = None
+    """When the present turn was granted; kept while the run is `running`."""
+    waiting: Json = None
+    """What a waiting or delayed run waits for, as people are told: `{"for": …}`."""
     messages: int = 0
     """Messages written by this run."""
     input_tokens: int = 0
@@ -115,15 +120,25 @@ def wake_at(state: RunState, now: datetime, ring_after_s: float) -> datetime | N
     due.
 
     `ring_after_s` is how long to wait for a rung doorbell to be answered, or for a claimed step to
-    end. A queued run needs no time: admission finds it by its status.
+    end. A queued run needs no time but its deadline: admission finds it by its status.
     """
+    deadline = state.limits.deadline
     match state.status:
         case Status.RUNNING:
             return now + timedelta(seconds=ring_after_s)
+        case Status.WAITING_CHILDREN:
+            # The end of a child wakes its parent; this is for the case that nobody noticed.
+            return _earliest(now + timedelta(seconds=ring_after_s), deadline)
         case Status.DELAYED | Status.WAITING_TOOL | Status.WAITING_APPROVAL | Status.WAITING_INPUT:
-            return state.not_before
+            return _earliest(state.not_before, deadline)
+        case Status.QUEUED | Status.PAUSED:
+            return deadline
         case _:
             return None
+
+
+def _earliest(*times: datetime | None) -> datetime | None:
+    return min((t for t in times if t is not None), default=None)
 
 
 def content(state: RunState) -> dict[str, Json]:
@@ -141,10 +156,11 @@ def content(state: RunState) -> dict[str, Json]:
 
 def delta(before: RunState, after: RunState) -> dict[str, Json]:
     """Return the parts of `content` that changed; applying it over the old content gives the new
-    one.
+    one. The memo also changes between steps (a message for the model, a place in a queue), so it is
+    given whole unless it was empty all along.
     """
     old, new = content(before), content(after)
-    return {k: v for k, v in new.items() if old[k] != v}
+    return {k: v for k, v in new.items() if old[k] != v or (k == "memo" and (v or old[k]))}
 
 
 def restore(data: Mapping[str, Json], step: int) -> RunState:

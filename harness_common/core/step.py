@@ -7,6 +7,7 @@ a registry line.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
@@ -36,6 +37,26 @@ class ModelAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """What one call of the step waits for."""
+
+    index: int
+    kind: Literal["time", "input", "child"]
+    until: datetime | None = None
+    """When it is over at the latest: the time waited for, or the expiry of a question."""
+    about: Mapping[str, Json] = field(default_factory=dict)
+    """The question and its choices; the child's id and agent."""
+
+    def to_json(self) -> Json:
+        """Write the wait as part of `RunState.waiting`."""
+        return {
+            "index": self.index,
+            "until": self.until.isoformat() if self.until else None,
+            **self.about,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CallOutcome:
     """How one tool call of a tools step ended. Identity is (run, step, index)."""
 
@@ -52,8 +73,13 @@ class CallOutcome:
     attempt: int = 1
     effect: str | None = None
     tool_version: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """Tokens that the call cost its run: those of a child."""
     resume_at: datetime | None = None
-    """Set while the call waits for a time; its status is `running` then."""
+    """Set while the call waits for a time or, at most until then, for an answer."""
+    wait: Wait | None = None
+    """Set while the call waits; its status is `running` then."""
     recorded: bool = False
     """True when the ledger already held this result (a `write`, or a crash before the step's
     commit).
@@ -69,11 +95,14 @@ class ToolsDone:
 
 @dataclass(frozen=True, slots=True)
 class ToolsWaiting:
-    """A call waits for a time; finished calls of the same answer are kept in the ledger."""
+    """Some calls wait; finished calls of the same answer are kept in the ledger."""
 
-    until: datetime
-    outcomes: tuple[CallOutcome, ...] = ()
-    waiting: tuple[int, ...] = ()
+    outcomes: tuple[CallOutcome, ...]
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """List what is waited for."""
+        return tuple(o.wait for o in self.outcomes if o.wait is not None)
 
 
 @dataclass(frozen=True, slots=True)

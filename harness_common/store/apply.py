@@ -151,10 +151,16 @@ def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]
             "effect": o.effect,
             "tool_version": o.tool_version,
             "resume_at": o.resume_at,
+            "input_tokens": o.input_tokens,
+            "output_tokens": o.output_tokens,
         }
         for o in outcomes
         if not o.recorded
     ]
+
+
+def _tokens(state: RunState) -> int:
+    return state.input_tokens + state.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,15 @@ def _prepare(write: Write) -> _Prepared:
         "input_tokens": after.input_tokens,
         "output_tokens": after.output_tokens,
         "cost_usd": after.cost_usd,
+        "pause_requested": after.pause_requested,
+        "waiting": after.waiting,
+        "turn_at": after.turn_at,
+        "seen_turn_at": before.turn_at,
+        "spent_tokens": after.input_tokens + after.output_tokens - _tokens(before),
+        "spent_usd": after.cost_usd - before.cost_usd,
+        "freed_tokens": run.reserved_tokens,
+        "freed_usd": run.reserved_usd,
+        "day": run.reserved_day,
         "next_claim_id": claim_id,
         "new_claim": keep is not None,
         "committed_by": run.claim_id if step else None,
@@ -245,6 +260,9 @@ def _finish(prepared: _Prepared, row: Row) -> Applied:
         last_input_n=row["last_input_n"],
         attempt=prepared.attempt,
         rings=prepared.rings,
+        reserved_tokens=0,
+        reserved_usd=0.0,
+        reserved_day=None,
     )
     return Applied(run, write.transition, row["first_seq"], row["now"])
 

@@ -43,6 +43,14 @@ class Claimed:
     """Messages after those already known."""
     calls: tuple[dict[str, Any], ...]
     """Ledger rows of the coming tools step."""
+    crowded: bool = False
+    """Others wait for the slot: the run yields when its turn is over."""
+    rated: bool = False
+    """Its tenant (or the platform) has a limit on steps per second: each step is claimed anew."""
+    budgeted: bool = False
+    """Its tenant (or the platform) has a daily limit: a step reserves before it spends."""
+    wait_s: float = 0.0
+    """How long the step has to wait for its place in the rate."""
 
 
 async def claim(
@@ -93,6 +101,10 @@ def _claimed(row: Row) -> Claimed:
         row["rung_at"],
         tuple(loads(text) for text in row["new_messages"] or ()),
         tuple(row["calls"] or ()),
+        row["crowded"],
+        row["rated"],
+        row["budgeted"],
+        row["wait_s"],
     )
 
 
@@ -113,6 +125,8 @@ def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
             "artifacts": [],
             "duration_ms": None,
             "cost_usd": 0.0,
+            "input_tokens": 0,
+            "output_tokens": 0,
         }
         for i, use in enumerate(applied.transition.messages[-1].tool_uses())
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
 from harness_common.core.budget import Limits
-from harness_common.core.lease import Ownership
+from harness_common.core.lease import Ownership, quarantine_of
+from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule
+from harness_common.core.rules import is_suspect
 from harness_common.core.run import RunState, Status
 
 
@@ -35,11 +38,26 @@ class StoredRun:
     last_input_n: int
     rings: int
     state: RunState
+    concurrency_key: str | None = None
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    """What a fork changed of its agent: `model`, `tools`, `recorded` (see `contracts.agent`)."""
+    parent_run_id: UUID | None = None
+    depth: int = 0
+    """How many runs are above this one."""
+    reserved_tokens: int = 0
+    reserved_usd: float = 0.0
+    reserved_day: date | None = None
+    """Set by an owner whose tenant has a daily limit: the day that its spending counts for."""
 
     @property
     def version(self) -> int:
         """The version that the next doorbell carries."""
         return self.state.version
+
+    @property
+    def bell_queue(self) -> str:
+        """Where to ring: a suspect runs alone, in the quarantine of its queue."""
+        return quarantine_of(self.queue) if is_suspect(self.state) else self.queue
 
     def owned_by(self, ownership: Ownership) -> bool:
         """Tell whether `ownership` still holds this run."""
@@ -62,6 +80,9 @@ def run_from_row(row: dict[str, Any]) -> StoredRun:
         claimed=row["claim_id"] is not None,
         not_before=row["not_before"],
         cancel_requested=row["cancel_requested"],
+        pause_requested=row["pause_requested"],
+        waiting=row["waiting"],
+        turn_at=row["turn_at"],
         started=row["started"],
         messages=row["messages"],
         input_tokens=row["input_tokens"],
@@ -93,6 +114,13 @@ def run_from_row(row: dict[str, Any]) -> StoredRun:
         last_input_n=row["last_input_n"],
         rings=row["rings"],
         state=state,
+        concurrency_key=row["concurrency_key"],
+        overrides=row["overrides"],
+        parent_run_id=row["parent_run_id"],
+        depth=row["depth"],
+        reserved_tokens=row["reserved_tokens"],
+        reserved_usd=row["reserved_usd"],
+        reserved_day=row["reserved_day"],
     )
 
 

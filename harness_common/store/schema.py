@@ -105,8 +105,8 @@ def _big(name: str, default: int | None = 0, *, null: bool = False) -> Column[An
 
 
 def _rates() -> list[Column[Any]]:
-    """The limits that a tenant and the whole platform may have (null: none), and how far ahead of
-    now each rate is charged.
+    """Make the columns of limits of a tenant and of the platform (null: none), and of how far ahead
+    of now each rate is charged.
     """
     return [
         _float("starts_per_s", None, null=True),
@@ -300,7 +300,6 @@ runs = Table(
     _text("held_for", null=True),
     _text("concurrency_key", null=True),
     _int("concurrency_max", 1),
-    _int("step_paid"),
     _big("reserved_tokens"),
     _float("reserved_usd"),
     Column("reserved_day", Date),
@@ -442,6 +441,8 @@ tool_calls = Table(
     _json("evidence", None),
     _int("authorised", 1),
     _json("resolution", None),
+    _big("input_tokens"),
+    _big("output_tokens"),
     _when("created_at", now=True),
     _when("started_at"),
     _when("finished_at"),

@@ -15,6 +15,9 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
+from harness_common.core.lease import quarantine_of
+from harness_common.core.rules import SUSPECT_DEATHS
+from harness_common.store.db import Row
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
@@ -56,7 +59,7 @@ class DispatchLoop:
         for row in rows:
             shared.bell.ring(
                 Doorbell(
-                    row["tenant_id"], row["id"], row["version"], row["queue"], row["priority"],
+                    row["tenant_id"], row["id"], row["version"], _queue(row), row["priority"],
                     row["rings"], row["trace_id"],
                 )
             )  # fmt: skip
@@ -77,3 +80,8 @@ class DispatchLoop:
             return False
         back, self._reachable = not self._reachable, True
         return bool(missing) or back
+
+
+def _queue(row: Row) -> str:
+    queue: str = row["queue"]
+    return quarantine_of(queue) if row["deaths"] >= SUSPECT_DEATHS else queue

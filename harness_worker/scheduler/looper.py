@@ -21,6 +21,7 @@ from harness_common.core.errors import Conflict, HarnessError
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Input
 from harness_common.core.rules import advance
+from harness_common.core.run import Status
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write
 from harness_common.store.db import Connection, Database, Row, run_sql
@@ -83,22 +84,32 @@ class Shared:
         if applied.should_ring:
             self.bell.ring(
                 Doorbell(
-                    run.tenant_id, run.id, run.version, run.queue, run.priority, ring, run.trace_id
+                    run.tenant_id,
+                    run.id,
+                    run.version,
+                    run.bell_queue,
+                    run.priority,
+                    ring,
+                    run.trace_id,
                 )
             )
 
     def writes(
         self, rows: Sequence[Row], inputs: Callable[[Row, int], Sequence[Input]], now: datetime
     ) -> list[Write]:
-        """Advance each row by `inputs(row, how many before it)`; log and skip one that cannot be.
+        """Advance each row by `inputs(row, how many were admitted before it)`;
+        log and skip one that cannot be.
 
         A run that this version cannot read must not hold up its neighbours (INV15).
         """
         out: list[Write] = []
+        admitted = 0
         for row in rows:
             try:
                 run = run_from_row(row)
-                out.append(Write(run, advance(run.state, inputs(row, len(out)), now), now))
+                write = Write(run, advance(run.state, inputs(row, admitted), now), now)
+                admitted += write.transition.state.status is Status.RUNNING
+                out.append(write)
             except (HarnessError, KeyError, TypeError, ValueError) as error:
                 log.error("run.skipped", run_id=encode("run", row["id"]), error=repr(error))
                 self.count("runs_skipped")

@@ -190,4 +190,4 @@ def _loss(row: Row) -> OwnerLost | Released:
     """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death."""
     if row["name"] is None:
         return Released(f"its worker {row['claimed_by']} is not known")
-    return OwnerLost(row["name"], row["died_why"] or "died")
+    return OwnerLost(row["name"], row["died_why"] or "died", row["solo"])

@@ -1,19 +1,23 @@
-"""Timers: a delayed run whose time has come is queued, and admitted in the same commit when its
-tenant has room.
+"""Timers: a run that waits for a time which has come moves on, and is admitted in the same commit
+when its tenant has room.
+
+Delays end, questions expire, wall clocks run out, and parents look whether their children are done.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
-from harness_common.core.inputs import Admit, TimerDue
+from harness_common.core.inputs import Admit, ChildrenDone, Input, TimerDue
+from harness_common.core.run import Status
 from harness_common.store.apply import Applied, apply
-from harness_common.store.db import run_sql
+from harness_common.store.db import Row, run_sql
 from harness_worker.scheduler.looper import Look, Shared
 
 
 class WakeLoop:
-    """Wakes delayed runs."""
+    """Wakes runs that wait."""
 
     name = "wake"
 
@@ -46,12 +50,7 @@ class WakeLoop:
             )
             writes = shared.writes(
                 rows,
-                # A run with a concurrency key is held until its key has room.
-                lambda row, before: (
-                    [TimerDue(), Admit()]
-                    if before < room and row["concurrency_key"] is None
-                    else [TimerDue()]
-                ),
+                lambda row, before: _inputs(row, slot["now"], before < room),
                 slot["now"],
             )
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
@@ -59,3 +58,18 @@ class WakeLoop:
         for one in done:
             shared.ring(one)
         return len(done)
+
+
+def _inputs(row: Row, now: datetime, has_room: bool) -> list[Input]:
+    """Return what follows for a run whose time has come; a run with a concurrency key is admitted
+    by the loop that counts its key.
+    """
+    deadline = row["limits"].get("deadline")
+    if deadline is not None and datetime.fromisoformat(deadline) <= now:
+        return [TimerDue()]
+    wakes = row["status"] == Status.DELAYED
+    first: Input = TimerDue()
+    if row["status"] == Status.WAITING_CHILDREN and row["children_done"]:
+        first, wakes = ChildrenDone(), True
+    admit = wakes and has_room and not row["pause_requested"] and row["concurrency_key"] is None
+    return [first, Admit()] if admit else [first]

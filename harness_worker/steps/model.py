@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.recorded import recorded_answer
 from harness_worker.tools.runner import declared_tool
 
 
@@ -14,6 +15,8 @@ async def run(ctx: StepContext) -> ModelAnswered:
     Raises what `Model.chat` raises; `advance` decides whether that is a delay, another attempt or
     the end.
     """
+    if ctx.run.overrides.get("recorded"):
+        return await recorded_answer(ctx)
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)
     tools = [declared_tool(runtime.tools, name).spec for name in spec.tools]

@@ -10,6 +10,7 @@ from itertools import groupby
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.runner import ToolRunner
 
@@ -31,8 +32,12 @@ async def run(ctx: StepContext) -> StepResult:
             started_at=ctx.started_at,
             held=ctx.held,
             live=runtime.live,
+            bell=runtime.bell,
+            children=sum(row["name"] == "spawn_run" for row in ctx.calls),
         )
     )
+    if ctx.run.overrides.get("recorded"):
+        return ToolsDone(await recorded_outcomes(ctx))
     calls = [PendingCall.from_row(row) for row in ctx.calls]
     outcomes: list[CallOutcome] = []
     for is_write, group in groupby(calls, runner.is_write):
@@ -62,12 +67,10 @@ async def _side_by_side(runner: ToolRunner, calls: list[PendingCall]) -> list[Ca
 
 
 def _result(outcomes: list[CallOutcome]) -> StepResult:
-    ended = tuple(o for o in outcomes if o.resume_at is None and o.status is not CallStatus.UNKNOWN)
+    ended = tuple(o for o in outcomes if o.wait is None and o.status is not CallStatus.UNKNOWN)
     unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
     if unknown:
         return ToolsUnknown(ended, unknown)
-    waits = [o for o in outcomes if o.resume_at is not None]
-    if waits:
-        until = min(o.resume_at for o in waits if o.resume_at is not None)
-        return ToolsWaiting(until, tuple(outcomes), tuple(o.index for o in waits))
+    if any(o.wait is not None for o in outcomes):
+        return ToolsWaiting(tuple(outcomes))
     return ToolsDone(ended)

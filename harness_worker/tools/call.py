@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
+from harness_common.broker.publish import Bell
 from harness_common.contracts.blob import Blobs
 from harness_common.coord.live import LiveStream
 from harness_common.core.message import Json
-from harness_common.core.step import CallOutcome
+from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import CallStatus
 from harness_common.settings import Settings
 from harness_common.store.db import Database
@@ -74,6 +75,8 @@ class PendingCall:
             trust=row["trust"] or "trusted",
             duration_ms=row["duration_ms"] or 0.0,
             cost_usd=row["cost_usd"] or 0.0,
+            input_tokens=row["input_tokens"],
+            output_tokens=row["output_tokens"],
             artifacts=tuple(row["artifacts"] or ()),
             attempt=self.attempt,
             effect=row["effect"],
@@ -106,6 +109,9 @@ class ToolScope:
     started_at: datetime
     held: HeldRun
     live: LiveStream
+    bell: Bell
+    children: int = 1
+    """Calls of this step that start a child: an unshared budget is divided by it."""
 
     def key(self, index: int) -> dict[str, Any]:
         """Name a ledger row."""
@@ -127,4 +133,13 @@ class Ended:
     artifacts: tuple[str, ...] = ()
     cost_usd: float = 0.0
     duration_ms: float = 0.0
-    resume_at: datetime | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    untrusted: bool = False
+    wait: Wait | None = None
+    """Set while the call waits; its status is `running` then."""
+
+    @property
+    def resume_at(self) -> datetime | None:
+        """Return the time that the ledger keeps with a call that waits."""
+        return self.wait.until if self.wait else None

@@ -26,7 +26,8 @@ class CallContext:
         self.idempotency_key = self.call_id
         self.attempt = call.attempt + 1
         self.now = scope.started_at
-        self.resumed = call.resume_at
+        resumed = call.resume_at is not None and call.resume_at <= scope.clock()
+        self.resumed = call.resume_at if resumed else None
         self.config: dict[str, Json] = {}
         self.artifacts: list[str] = []
         self._scope, self._call, self._tool = scope, call, tool

@@ -22,12 +22,14 @@ from harness_common.settings import Settings
 from harness_worker.tools import (
     append_line,
     artifact_read,
+    ask_user,
     calculate,
     chart,
     file_list,
     file_read,
     http_get,
     run_program,
+    spawn_run,
     sql_query,
     wait,
     write_report,
@@ -44,6 +46,8 @@ BUILTINS: tuple[Callable[[Settings], list[Tool]], ...] = (
     run_program.build,
     sql_query.build,
     wait.build,
+    ask_user.build,
+    spawn_run.build,
     write_report.build,
 )
 

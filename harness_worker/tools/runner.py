@@ -11,14 +11,17 @@ import asyncio
 import inspect
 import time
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 from uuid import uuid4
 
 import structlog
 
 from harness_common.contracts.tool import (
+    AskUser,
     EffectClass,
     Reach,
+    StartChild,
     Tool,
     ToolOutput,
     ToolReturn,
@@ -33,13 +36,14 @@ from harness_common.core.errors import (
     UnknownOutcome,
 )
 from harness_common.core.message import Json
-from harness_common.core.step import CallOutcome
+from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.json_codec import storable_text
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
+from harness_worker.tools.children import ChildFailed, start_or_join
 from harness_worker.tools.ledger import Ledger
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
@@ -98,10 +102,9 @@ class ToolRunner:
             raise
         except HarnessError as error:
             return self._outcome(call, None, _refused(call.name, error))
-        if call.resume_at is not None and call.resume_at > self._scope.clock():
-            ended = Ended(CallStatus.RUNNING, "", resume_at=call.resume_at)
-            return self._outcome(call, tool, ended)
         if tool.spec.effect is EffectClass.WRITE:
+            if call.resume_at is not None and call.resume_at > self._scope.clock():
+                return self._outcome(call, tool, _waiting(Wait(call.index, "time", call.resume_at)))
             return await self._run_write(call, tool)
         if self._scope.held.cancel_requested or self._scope.held.release_asked:
             raise CancelAsked
@@ -162,15 +165,15 @@ class ToolRunner:
         try:
             async with asyncio.timeout(limit_s):
                 value = await self._call(tool, ctx, call.arguments)
-            ended = await self._normalise(ctx, value)
+            ended = await self._normalise(ctx, call, tool, value)
         except TimeoutError:
             ended = _failed(spec.name, "TIMEOUT", f"no result within {limit_s:g} s")
             if spec.effect is EffectClass.WRITE:
                 ended = replace(ended, status=CallStatus.UNKNOWN)
         except UnknownOutcome as error:
             ended = _failed(spec.name, error.error_code, error.message, CallStatus.UNKNOWN)
-        except DatabaseUnavailable:
-            raise  # ours, not the tool's: nothing is known about the effect
+        except (DatabaseUnavailable, ChildFailed):
+            raise  # not the tool's own: nothing is known about the effect; the parent fails too
         except HarnessError as error:
             ended = _refused(spec.name, error)
         except Exception as error:
@@ -199,10 +202,39 @@ class ToolRunner:
                 raise
             raise RuntimeError("the tool was cancelled from within") from error
 
-    async def _normalise(self, ctx: CallContext, value: ToolReturn) -> Ended:
-        """Make the stored result: text for the model, artifacts for what is bulky."""
+    async def _normalise(
+        self, ctx: CallContext, call: PendingCall, tool: Tool, value: ToolReturn
+    ) -> Ended:
+        """Make the stored result: text for the model, artifacts for what is bulky; or what the call
+        waits for.
+        """
+        if isinstance(value, WaitUntil | AskUser | StartChild):
+            return await self._wait(call, tool, value)
+        return await self._store(ctx, value)
+
+    async def _wait(
+        self, call: PendingCall, tool: Tool, value: WaitUntil | AskUser | StartChild
+    ) -> Ended:
+        """Return what the call waits for. A time that was set before stays: waking early for
+        another call of the step does not prolong it.
+        """
+        now, before = self._scope.clock(), call.resume_at
+        kept = before if before is not None and before > now else None
         if isinstance(value, WaitUntil):
-            return Ended(CallStatus.RUNNING, "", resume_at=value.at)
+            return _waiting(Wait(call.index, "time", kept or value.at))
+        if tool.spec.effect is EffectClass.WRITE:
+            raise Invalid(
+                "a tool whose effect is write can neither ask nor start a child", code="BAD_RESULT"
+            )
+        if isinstance(value, StartChild):
+            return await start_or_join(self._scope, call, value)
+        until = kept
+        if until is None and value.timeout_s is not None:
+            until = now + timedelta(seconds=value.timeout_s)
+        about = {"question": value.question, "choices": list(value.choices)}
+        return _waiting(Wait(call.index, "input", until, about))
+
+    async def _store(self, ctx: CallContext, value: Json) -> Ended:
         output = value if isinstance(value, ToolOutput) else ToolOutput(value)
         for item in output.artifacts:
             await ctx.artifact(item.name, item.media_type, item.data)
@@ -238,16 +270,23 @@ class ToolRunner:
             status=ended.status,
             content=ended.content,
             error_type=ended.error_type,
-            trust="untrusted" if tool and tool.spec.untrusted_output else "trusted",
+            trust="untrusted" if _is_untrusted(tool, ended) else "trusted",
             duration_ms=ended.duration_ms,
             cost_usd=ended.cost_usd,
+            input_tokens=ended.input_tokens,
+            output_tokens=ended.output_tokens,
             artifacts=ended.artifacts,
             attempt=call.attempt + 1,
             effect=str(tool.spec.effect) if tool else None,
             tool_version=tool.spec.version if tool else None,
             resume_at=ended.resume_at,
+            wait=ended.wait,
             recorded=recorded,
         )
+
+
+def _is_untrusted(tool: Tool | None, ended: Ended) -> bool:
+    return ended.untrusted or (tool is not None and tool.spec.untrusted_output)
 
 
 def _is_cancelling() -> bool:
@@ -269,6 +308,10 @@ def _refused(name: str, error: HarnessError) -> Ended:
     kind = "TRANSIENT" if isinstance(error, Transient) else error.error_code
     status = CallStatus.REJECTED if isinstance(error, Invalid) else CallStatus.FAILED
     return _failed(name, kind, error.message, status)
+
+
+def _waiting(wait: Wait) -> Ended:
+    return Ended(CallStatus.RUNNING, "", wait=wait)
 
 
 def _failed(

@@ -15,7 +15,14 @@ from harness_common.contracts.agent import AgentSpec
 from harness_common.core.inputs import Input, StepDone
 from harness_common.core.message import Message, Text, ToolUse, loads
 from harness_common.core.rules import advance
-from harness_common.core.step import CallOutcome, ModelAnswered, StepResult, ToolsDone
+from harness_common.core.step import (
+    CallOutcome,
+    ModelAnswered,
+    StepResult,
+    ToolsDone,
+    ToolsWaiting,
+    Wait,
+)
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.apply import (
@@ -66,17 +73,20 @@ async def make_tenant(db: Database, *, max_running: int = 100, granted: int = 10
     return tenant_id
 
 
-async def make_worker(db: Database, *, silent_s: float = 0.0, queue: str = "steps.default") -> UUID:
+async def make_worker(
+    db: Database, *, silent_s: float = 0.0, queue: str = "steps.default", concurrency: int = 200
+) -> UUID:
     """Make the row of a worker process that was last seen `silent_s` ago."""
     worker = uuid4()
     await sql(
         db,
         "INSERT INTO workers "
         "(incarnation, name, host, pid, queues, concurrency, version, seen_at) VALUES "
-        "(:w, 'w', 'h', 1, ARRAY[cast(:q AS text)], 1, '', "
+        "(:w, 'w', 'h', 1, ARRAY[cast(:q AS text)], :c, '', "
         "clock_timestamp() - make_interval(secs => :s))",
         w=worker,
         q=queue,
+        c=concurrency,
         s=silent_s,
     )
     return worker
@@ -96,6 +106,13 @@ def ran(*contents: str, status: CallStatus = CallStatus.SUCCEEDED) -> ToolsDone:
     return ToolsDone(
         tuple(CallOutcome(i, f"call_{i}", "look", status, c) for i, c in enumerate(contents))
     )
+
+
+def waiting_until(until: datetime) -> ToolsWaiting:
+    """Build the end of a tools step whose first call waits for a time."""
+    wait = Wait(0, "time", until)
+    call = CallOutcome(0, "call_0", "look", CallStatus.RUNNING, "", resume_at=until, wait=wait)
+    return ToolsWaiting((call,))
 
 
 @dataclass

@@ -19,8 +19,9 @@ from redis.exceptions import ConnectionError as RedisDown
 from harness_common.broker.publish import Doorbell
 from harness_common.core.errors import Conflict
 from harness_common.core.inputs import StepFailed
+from harness_common.core.rules import SUSPECT_DEATHS
 from harness_common.core.run import Status
-from harness_common.core.step import Failure, ToolsWaiting
+from harness_common.core.step import Failure
 from harness_common.settings import DatabaseSettings, SchedulerSettings, Settings
 from harness_common.store.db import Database
 from harness_worker.scheduler.admit import AdmitLoop
@@ -31,7 +32,7 @@ from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.service import look_once
 from harness_worker.scheduler.wake import WakeLoop
 from tests.fakes.cut_proxy import CutProxy
-from tests.store.play import WHEN, Play, make_tenant, make_worker, say, sql
+from tests.store.play import WHEN, Play, make_tenant, make_worker, say, sql, waiting_until
 
 
 class FakeBell:
@@ -163,7 +164,7 @@ async def test_a_woken_run_queues_when_there_is_no_room(db):
     play, shared = Play(db, await make_tenant(db, granted=1)), await lead(db)
     first = await play.start()
     await play.step(first, say(tools=["wait"]))
-    await play.settle(await play.claim(first), ToolsWaiting(WHEN))
+    await play.settle(await play.claim(first), waiting_until(WHEN))
     second = await play.start()
     assert await once(WakeLoop(shared), shared) == 1
     assert (await play.read(first)).state.status is Status.QUEUED
@@ -263,15 +264,42 @@ async def test_doorbells_that_a_dead_worker_may_have_swallowed_are_rung_again(pl
 
 
 async def test_poison_is_put_aside(play, db, shared):
-    """INV15."""
+    """INV15: deaths in company make a run a suspect, which rings where it runs alone; its death
+    there is its own.
+    """
     run_id = await play.start()
-    for _ in range(5):
+    for deaths in range(1, 4):
         await play.claim(run_id, await make_worker(db, silent_s=60))
         await once(await reaper(shared), shared)
+        run = await play.read(run_id)
+        assert (run.state.status, run.state.deaths) == (Status.RUNNING, deaths)
+        rung = shared.bell.rung[-1]
+        suspect = deaths >= SUSPECT_DEATHS
+        assert rung.queue == ("steps.default.quarantine" if suspect else "steps.default")
+    await play.claim(run_id, await make_worker(db, silent_s=60, concurrency=1))
+    await once(await reaper(shared), shared)
     run = await play.read(run_id)
     assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "poisoned")
     assert await play.running() == 0
     await play.check_whole(run_id)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["died", "left"])
+async def test_the_end_of_a_quarantine_process_rings_its_suspects_again(play, db, shared, leaves):
+    """A doorbell that it had in hand is rung again at once; those of other queues are not."""
+    suspect, other = await play.start(), await play.start()
+    await sql(db, "UPDATE runs SET deaths = 2 WHERE id = :r", r=suspect)
+    worker = await make_worker(db, queue="steps.default.quarantine", silent_s=60, concurrency=1)
+    if leaves:
+        await db.fetch("worker_leave", {"worker": worker})
+    else:
+        await once(await reaper(shared), shared)
+    due = await sql(db, "SELECT id FROM runs WHERE wake_at <= clock_timestamp()")
+    assert [row["id"] for row in due] == [suspect]
+    await once(DispatchLoop(shared), shared)
+    assert [b.run_id for b in shared.bell.rung] == [suspect]
+    assert shared.bell.rung[0].queue == "steps.default.quarantine"
+    assert other != suspect
 
 
 async def test_a_run_whose_owner_is_unknown_is_found(play, shared):

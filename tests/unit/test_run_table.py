@@ -13,16 +13,22 @@ from harness_common.core.errors import IllegalTransition
 from harness_common.core.inputs import (
     Admit,
     CancelRequested,
+    ChildrenDone,
+    EffectsResolved,
     Input,
+    InputGiven,
     OwnerLost,
+    PauseRequested,
     Released,
+    ResumeRequested,
+    Steered,
     StepDone,
     StepFailed,
     TimerDue,
 )
 from harness_common.core.message import Message, Text, ToolResult, ToolUse
 from harness_common.core.retry import RetryRule
-from harness_common.core.rules import MAX_DEATHS, TABLE, advance
+from harness_common.core.rules import SUSPECT_DEATHS, TABLE, advance
 from harness_common.core.run import TERMINAL, RunState, Status, holds_slot, wake_at
 from harness_common.core.step import (
     CallOutcome,
@@ -33,6 +39,7 @@ from harness_common.core.step import (
     ToolsDone,
     ToolsUnknown,
     ToolsWaiting,
+    Wait,
 )
 from harness_common.core.tool_call import CallStatus
 
@@ -60,6 +67,16 @@ def outcome(
     return CallOutcome(index, f"call_{index}", "look", status, "ok", **more)  # type: ignore[arg-type]
 
 
+def waits(until: datetime = LATER) -> ToolsWaiting:
+    """One call has ended and one waits for a time."""
+    return ToolsWaiting(
+        (outcome(), outcome(1, CallStatus.RUNNING, wait=Wait(1, "time", until), resume_at=until))
+    )
+
+
+QUESTION = {"for": "input", "calls": [{"call": "1.0", "kind": "input", "index": 0, "until": None}]}
+
+
 def running(**more: object) -> RunState:
     return RunState(status=Status.RUNNING, version=7, step=3, started=True, claimed=True, **more)  # type: ignore[arg-type]
 
@@ -76,22 +93,29 @@ SAMPLES: dict[type[Input], Input] = {
     CancelRequested: CancelRequested("ann"),
     OwnerLost: OwnerLost("w", "killed"),
     Released: Released("stops"),
+    PauseRequested: PauseRequested("ann"),
+    ResumeRequested: ResumeRequested("ann"),
+    InputGiven: InputGiven("ann", 0, "yes"),
+    Steered: Steered("ann", "look at the other file"),
+    ChildrenDone: ChildrenDone(),
+    EffectsResolved: EffectsResolved("ann"),
 }
 
 # Columns in the order of SAMPLES: Admit, StepDone, StepFailed, TimerDue, CancelRequested,
-# OwnerLost, Released.
+# OwnerLost, Released, PauseRequested, ResumeRequested, InputGiven, Steered, ChildrenDone,
+# EffectsResolved.
 EXPECTED = {
-    "queued": "L . . . L . .",
-    "running": ". L L . L L L",
-    "waiting_approval": ". . . . L . .",
-    "waiting_input": ". . . . L . .",
-    "waiting_tool": ". . . . L . .",
-    "waiting_children": ". . . . L . .",
-    "delayed": ". . . L L . .",
-    "paused": ". . . . L . .",
-    "succeeded": ". . . . . . .",
-    "failed": ". . . . . . .",
-    "cancelled": ". . . . . . .",
+    "queued": "L . . L L . . L L . L . .",
+    "running": ". L L . L L L L L . L . .",
+    "waiting_approval": ". . . L L . . L L . L . L",
+    "waiting_input": ". . . L L . . L L L L . .",
+    "waiting_tool": ". . . L L . . L L . L . .",
+    "waiting_children": ". . . L L . . L L . L L .",
+    "delayed": ". . . L L . . L L . L . .",
+    "paused": ". . . L L . . . L . L . .",
+    "succeeded": ". . . . . . . . . . . . .",
+    "failed": ". . . . . . . . . . . . .",
+    "cancelled": ". . . . . . . . . . . . .",
 }
 PAIRS = [
     (Status(status), kind, mark == "L")
@@ -110,9 +134,17 @@ def test_the_written_out_table_is_complete():
     ("status", "kind", "legal"), PAIRS, ids=[f"{s}-{k.__name__}" for s, k, _ in PAIRS]
 )
 def test_every_pair_of_status_and_input(status, kind, legal):
-    state = RunState(status=status, version=4, started=True, claimed=status is Status.RUNNING)
+    state = RunState(
+        status=status,
+        version=4,
+        started=True,
+        claimed=status is Status.RUNNING,
+        pause_requested=kind is ResumeRequested,
+        limits=Limits(deadline=NOW) if kind is TimerDue else Limits(),
+        waiting=QUESTION if status is Status.WAITING_INPUT else None,
+    )
     if legal:
-        assert advance(state, [SAMPLES[kind]], NOW).events or kind in {TimerDue, Released}
+        assert advance(state, [SAMPLES[kind]], NOW).events or kind in {Released, ChildrenDone}
     else:
         with pytest.raises(IllegalTransition) as caught:
             advance(state, [SAMPLES[kind]], NOW)
@@ -162,7 +194,7 @@ def test_inputs_that_change_neither_status_nor_step_leave_the_version(one):
         (Status.WAITING_APPROVAL, False, LATER),
         (Status.WAITING_INPUT, False, LATER),
         (Status.WAITING_TOOL, False, LATER),
-        (Status.WAITING_CHILDREN, False, None),
+        (Status.WAITING_CHILDREN, False, NOW + timedelta(seconds=5)),
         (Status.PAUSED, False, None),
         (Status.SUCCEEDED, False, None),
         (Status.FAILED, False, None),
@@ -235,7 +267,7 @@ RESULTS: dict[str, StepResult] = {
     "length": say(finish="length"),
     "pause": say(finish="pause"),
     "tools": ToolsDone((outcome(),)),
-    "waiting": ToolsWaiting(LATER, (outcome(),), (1,)),
+    "waiting": waits(),
     "unknown": ToolsUnknown((outcome(),), (1,)),
     "stopped": StepCancelled((outcome(),)),
 }
@@ -297,6 +329,141 @@ def test_a_cancel_folded_after_a_proposal_keeps_the_proposal():
     assert done.state.status is Status.CANCELLED
     assert done.state.next_kind == "tools"
     assert done.proposed
+
+
+# ── pause and resume ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("state", [RunState(), replace(running(), claimed=False)])
+def test_a_run_that_nobody_works_on_rests_at_once(state):
+    done = advance(state, [PauseRequested("ann", "lunch")], NOW)
+    assert done.state.status is Status.PAUSED
+    assert not holds_slot(done.state)
+    assert types(done) == [ev.RUN_PAUSE_REQUESTED, ev.RUN_PAUSED]
+    again = advance(done.state, [ResumeRequested("ann")], NOW)
+    assert (again.state.status, again.state.pause_requested) == (Status.QUEUED, False)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_pause_over_a_step_keeps_its_result_and_rests_after_it(name):
+    """INV20: the finished step counts; a run that waits or has ended does not rest."""
+    result = RESULTS[name]
+    kind = "model" if isinstance(result, ModelAnswered) else "tools"
+    asked = advance(running(next_kind=kind), [PauseRequested("ann")], NOW)
+    assert (asked.state.status, asked.state.claimed) == (Status.RUNNING, True)
+    done = advance(asked.state, [StepDone(result, NOW)], NOW)
+    plain = advance(running(next_kind=kind), [StepDone(result, NOW)], NOW)
+    rests = plain.state.status is Status.RUNNING
+    assert done.state.status is (Status.PAUSED if rests else plain.state.status)
+    assert done.state.step == plain.state.step
+    assert (done.messages, done.outcomes) == (plain.messages, plain.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("status", "one"),
+    [
+        (Status.DELAYED, TimerDue()),
+        (Status.WAITING_INPUT, InputGiven("bob", 0, "yes")),
+        (Status.WAITING_CHILDREN, ChildrenDone()),
+        (Status.WAITING_APPROVAL, EffectsResolved("bob")),
+    ],
+)
+def test_a_waiting_run_rests_when_what_it_waits_for_has_come(status, one):
+    state = RunState(status=status, not_before=NOW, waiting=QUESTION, next_kind="tools")
+    asked = advance(state, [PauseRequested("ann")], NOW).state
+    assert asked.status is status
+    assert advance(asked, [one], NOW).state.status is Status.PAUSED
+    taken_back = advance(asked, [ResumeRequested("ann")], NOW).state
+    assert advance(taken_back, [one], NOW).state.status is Status.QUEUED
+
+
+def test_a_paused_run_still_ends_at_its_deadline():
+    state = RunState(status=Status.PAUSED, limits=Limits(deadline=LATER))
+    assert wake_at(state, NOW, 5) == LATER
+    done = advance(state, [TimerDue()], LATER)
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "deadline_exceeded")
+
+
+# ── questions, children, messages under way ──────────────────────────────────────────────────────
+
+
+def asks(*indexes: int, until: datetime | None = None) -> ToolsWaiting:
+    return ToolsWaiting(
+        tuple(
+            outcome(i, CallStatus.RUNNING, wait=Wait(i, "input", until, {"question": f"q{i}"}))
+            for i in indexes
+        )
+    )
+
+
+def test_questions_wait_until_each_has_its_answer():
+    waiting = advance(running(next_kind="tools"), [StepDone(asks(0, 2), NOW)], NOW).state
+    assert waiting.status is Status.WAITING_INPUT
+    assert [c["call"] for c in waiting.waiting["calls"]] == ["4.0", "4.2"]
+    one = advance(waiting, [InputGiven("ann", 2, "blue")], NOW)
+    assert one.state.status is Status.WAITING_INPUT
+    assert [(o.index, o.content, o.status) for o in one.outcomes] == [
+        (2, "blue", CallStatus.SUCCEEDED)
+    ]
+    with pytest.raises(IllegalTransition, match="waits for no answer"):
+        advance(one.state, [InputGiven("ann", 2, "red")], NOW)
+    both = advance(one.state, [InputGiven("ann", 0, "yes")], NOW)
+    assert both.state.status is Status.QUEUED
+    assert both.state.step == 3, "the step is run again, and finds the answers"
+
+
+def test_a_question_without_an_answer_ends_in_an_error_for_the_model():
+    waiting = advance(running(next_kind="tools"), [StepDone(asks(0, until=LATER), NOW)], NOW).state
+    assert wake_at(waiting, NOW, 5) == LATER
+    with pytest.raises(IllegalTransition, match="not before"):
+        advance(waiting, [TimerDue()], NOW)
+    done = advance(waiting, [TimerDue()], LATER)
+    assert done.state.status is Status.QUEUED
+    assert [(o.index, o.error_type) for o in done.outcomes] == [(0, "INPUT_TIMEOUT")]
+
+
+def test_a_parent_looks_again_until_its_children_are_done():
+    child = outcome(0, CallStatus.RUNNING, wait=Wait(0, "child", None, {"run": "run_x"}))
+    waiting = advance(
+        running(next_kind="tools"), [StepDone(ToolsWaiting((child,)), NOW)], NOW
+    ).state
+    assert waiting.status is Status.WAITING_CHILDREN
+    assert not holds_slot(waiting)
+    looked = advance(waiting, [TimerDue()], NOW)
+    assert looked.state == waiting
+    assert advance(waiting, [ChildrenDone()], NOW).state.status is Status.QUEUED
+
+
+def test_a_message_under_way_is_said_to_the_next_model_step_only():
+    pending = advance(running(next_kind="tools"), [Steered("ann", "hurry")], NOW)
+    assert pending.messages == ()
+    done = advance(pending.state, [StepDone(ToolsDone((outcome(),)), NOW)], NOW)
+    assert [m.role for m in done.messages] == ["tool", "user"], "after the results, never between"
+    assert done.messages[1].text() == "hurry"
+    assert done.state.messages == 2
+    assert "steer" not in done.state.memo
+
+
+def test_a_message_that_comes_with_the_final_answer_goes_on_with_the_run():
+    pending = advance(running(), [Steered("ann", "and the other?")], NOW).state
+    done = advance(pending, [StepDone(say("one"), NOW)], NOW)
+    assert (done.state.status, done.state.next_kind) == (Status.RUNNING, "model")
+    assert [m.role for m in done.messages] == ["assistant", "user"]
+    final = advance(replace(done.state, claimed=True), [StepDone(say("two"), NOW)], NOW)
+    assert (final.state.status, final.state.output) == (Status.SUCCEEDED, "two")
+
+
+# ── turns ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_whose_turn_is_over_goes_back_to_the_queue_after_its_step():
+    over = StepDone(say(tools=1, finish="tool_calls"), NOW, turn_over=True)
+    done = advance(running(turn_at=NOW - timedelta(seconds=20)), [over], NOW)
+    assert (done.state.status, done.state.step, done.state.turn_at) == (Status.QUEUED, 4, None)
+    assert done.proposed
+    assert types(done)[-1] == ev.RUN_YIELDED
+    final = advance(running(), [StepDone(say(), NOW, turn_over=True)], NOW)
+    assert final.state.status is Status.SUCCEEDED
 
 
 # ── model steps ──────────────────────────────────────────────────────────────────────────────────
@@ -416,12 +583,10 @@ def test_a_limit_that_the_tools_used_up_stops_the_run_before_another_model_call(
 
 
 def test_a_waiting_tool_delays_the_run_without_counting_a_step():
-    done = advance(
-        running(next_kind="tools"), [StepDone(ToolsWaiting(LATER, (outcome(),), (1,)), NOW)], NOW
-    )
+    done = advance(running(next_kind="tools"), [StepDone(waits(), NOW)], NOW)
     assert (done.state.status, done.state.not_before) == (Status.DELAYED, LATER)
     assert (done.state.step, done.state.version, done.state.claimed) == (3, 8, False)
-    assert done.outcomes == (outcome(),)
+    assert done.outcomes == waits().outcomes
     assert types(done) == [ev.STEP_STARTED, ev.RUN_DELAYED]
 
 
@@ -430,10 +595,10 @@ def test_a_wait_beyond_the_deadline_fails_now_and_keeps_what_is_finished():
     again.
     """
     state = running(next_kind="tools", limits=Limits(deadline=LATER - timedelta(seconds=1)))
-    done = advance(state, [StepDone(ToolsWaiting(LATER, (outcome(),), (1,)), NOW)], NOW)
+    done = advance(state, [StepDone(waits(), NOW)], NOW)
     assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "deadline_exceeded")
     assert done.state.not_before is None
-    assert done.outcomes == (outcome(),)
+    assert done.outcomes == waits().outcomes
 
 
 def test_an_unknown_effect_waits_for_a_person():
@@ -537,21 +702,30 @@ def test_a_lost_owner_frees_the_run_for_the_next():
     assert types(done) == [ev.RUN_RECOVERED]
 
 
-def test_poison_fails_after_so_many_deaths_at_one_step():
-    """INV15: a run that kills its workers is put aside, with its reason."""
-    state, done = running(), None
-    for n in range(1, MAX_DEATHS + 1):
+def test_deaths_in_company_never_fail_a_run():
+    """INV15: whoever shared a process with poison is not taken for it."""
+    state = running()
+    for _ in range(10 * SUSPECT_DEATHS):
         done = advance(replace(state, claimed=True), [OwnerLost("w", "killed")], NOW)
         state = done.state
-        assert state.status is (Status.FAILED if n == MAX_DEATHS else Status.RUNNING)
-    assert state.stop_reason == "poisoned"
-    assert state.error["code"] == "POISONED"
-    assert done is not None
+        assert state.status is Status.RUNNING
+
+
+@pytest.mark.parametrize("deaths", range(SUSPECT_DEATHS + 2))
+def test_a_suspect_that_kills_a_process_of_its_own_is_poison(deaths):
+    """INV15: a run that kills its workers is put aside, with its reason."""
+    done = advance(running(deaths=deaths), [OwnerLost("w", "killed by signal 9", solo=True)], NOW)
+    if deaths < SUSPECT_DEATHS:
+        assert done.ready, "a process of one may die for any reason, once or twice"
+        return
+    assert (done.state.status, done.state.stop_reason) == (Status.FAILED, "poisoned")
+    assert done.state.error["code"] == "POISONED"
+    assert "w: killed by signal 9" in done.state.error["message"]
     assert types(done) == [ev.RUN_RECOVERED, ev.RUN_FAILED]
 
 
 def test_deaths_are_counted_per_step():
-    state = advance(running(deaths=MAX_DEATHS - 1), [SAMPLES[StepDone]], NOW).state
+    state = advance(running(deaths=SUSPECT_DEATHS), [SAMPLES[StepDone]], NOW).state
     assert state.deaths == 0
 
 

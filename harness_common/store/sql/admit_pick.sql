@@ -7,7 +7,8 @@ SELECT * FROM (
             tenant_id, id, session_id, agent_id, agent_name, agent_version, queue, priority, trace_id, prev_run_id, attempt,
             fence, claim_id, claimed_by, committed_by, last_input_n, rings, status, version, step, next_kind, turn, failures,
             limited, deaths, messages, memo, started, cancel_requested, not_before, stop_reason, error, output, input_tokens,
-            output_tokens, cost_usd, limits, retry, queued_at
+            output_tokens, cost_usd, limits, retry, pause_requested, waiting, turn_at, concurrency_key, overrides, parent_run_id,
+            depth, reserved_tokens, reserved_usd, reserved_day, queued_at
         FROM runs WHERE tenant_id = s.tenant_id AND queue = s.queue AND started = s.started AND status = 'queued' AND held_for IS NULL
         ORDER BY priority, queued_at LIMIT s.room FOR UPDATE SKIP LOCKED) AS r
 ) AS found WHERE nth <= queue_room

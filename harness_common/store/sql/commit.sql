@@ -7,6 +7,8 @@ WITH t AS (
         status text, version int, step int, next_kind text, turn int, failures int, limited int, deaths int, message_count int,
         memo jsonb, started boolean, cancel_requested boolean, not_before timestamptz, stop_reason text, error jsonb,
         output text, input_tokens bigint, output_tokens bigint, cost_usd double precision,
+        pause_requested boolean, waiting jsonb, turn_at timestamptz, seen_turn_at timestamptz,
+        spent_tokens bigint, spent_usd double precision, freed_tokens bigint, freed_usd double precision, day date,
         next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int,
         terminal boolean, slot_delta int, input_delta int, event_count int,
         checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb)
@@ -17,6 +19,12 @@ WITH t AS (
         cancel_requested = t.cancel_requested, not_before = t.not_before, stop_reason = t.stop_reason,
         error = t.error, output = t.output, input_tokens = t.input_tokens, output_tokens = t.output_tokens,
         cost_usd = t.cost_usd,
+        pause_requested = t.pause_requested, waiting = t.waiting, turn_at = t.turn_at,
+        reserved_tokens = 0, reserved_usd = 0, reserved_day = NULL,
+        held_for = CASE WHEN t.status <> 'queued' THEN NULL
+                        WHEN runs.status = 'queued' THEN held_for
+                        WHEN NOT t.started AND prev_run_id IS NOT NULL THEN 'session'
+                        WHEN concurrency_key IS NOT NULL THEN 'key' END,
         fence = fence + t.new_claim::int,
         claim_id = t.next_claim_id,
         claimed_by = CASE WHEN t.new_claim THEN t.worker WHEN t.next_claim_id IS NOT NULL THEN claimed_by END,
@@ -39,7 +47,11 @@ WITH t AS (
       AND runs.claim_id IS NOT DISTINCT FROM t.seen_claim_id
       AND runs.last_input_n = t.seen_input_n
       AND runs.cancel_requested = t.seen_cancel
-    RETURNING runs.tenant_id, runs.id, runs.next_seq - t.event_count AS first_seq, runs.fence, runs.last_input_n
+    RETURNING runs.tenant_id, runs.id, runs.next_seq - t.event_count AS first_seq, runs.fence, runs.last_input_n, runs.parent_run_id
+), parent AS (
+    -- The end of a child wakes its parent. One that does not wait yet looks for itself when it begins to.
+    UPDATE runs SET wake_at = clock_timestamp() FROM run JOIN t ON t.run_id = run.id
+    WHERE t.terminal AND runs.tenant_id = run.tenant_id AND runs.id = run.parent_run_id AND runs.status = 'waiting_children'
 ), checkpoint AS (
     INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, claim_id, worker, fence, attempt, started_at)
     SELECT run.tenant_id, run.id, t.step, t.version, t.checkpoint->>'kind', t.checkpoint->'delta', decode(t.snapshot, 'base64'),
@@ -64,23 +76,53 @@ WITH t AS (
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
-        resume_at = o.resume_at,
-        finished_at = CASE WHEN o.resume_at IS NULL THEN clock_timestamp() END
+        resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
+        finished_at = CASE WHEN o.status <> 'running' THEN clock_timestamp() END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
-        duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz)
+        duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz,
+        input_tokens bigint, output_tokens bigint)
     WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
       AND tool_calls.step = o.step AND tool_calls.idx = o.idx
       AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
-           OR (tool_calls.status = 'running' AND tool_calls.resume_at IS NOT NULL))
+           OR (tool_calls.status = 'running' AND (tool_calls.resume_at IS NOT NULL OR tool_calls.attempt_id IS NULL)))
+), open_call AS (
+    -- A run that ends leaves no call open: an effect in flight is unknown, whatever waits or was not begun is cancelled.
+    UPDATE tool_calls SET
+        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND resume_at IS NULL THEN 'unknown' ELSE 'cancelled' END,
+        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND resume_at IS NULL
+            THEN jsonb_build_object('why', 'the run ended (' || t.stop_reason || ') while it was under way', 'attempt_id', attempt_id, 'started_at', started_at) END,
+        finished_at = clock_timestamp()
+    FROM run JOIN t ON t.run_id = run.id
+    WHERE t.terminal AND t.next_kind = 'tools' AND tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
+      AND tool_calls.step = t.step + 1 AND tool_calls.status IN ('proposed', 'validating', 'awaiting_approval', 'running')
+      AND NOT EXISTS (SELECT 1 FROM jsonb_to_recordset(t.outcomes) AS o (idx int, step int) WHERE o.idx = tool_calls.idx AND o.step = tool_calls.step)
 ), slot AS (
     -- Locked in the order of their ids, so that two batches never wait for each other.
-    SELECT s.tenant_id, d.delta FROM tenant_slots s JOIN (
-        SELECT run.tenant_id, sum(t.slot_delta)::int AS delta FROM run JOIN t ON t.run_id = run.id
+    SELECT s.tenant_id, d.delta, d.used_s, d.turns FROM tenant_slots s JOIN (
+        SELECT run.tenant_id, sum(t.slot_delta)::int AS delta,
+               sum(CASE WHEN t.slot_delta < 0 THEN greatest(0, extract(epoch FROM clock_timestamp() - t.seen_turn_at)) ELSE 0 END) AS used_s,
+               sum(coalesce(extract(epoch FROM CASE WHEN t.slot_delta > 0 THEN t.turn_at ELSE t.seen_turn_at END), 0) * t.slot_delta) AS turns
+        FROM run JOIN t ON t.run_id = run.id
         WHERE t.slot_delta <> 0 GROUP BY run.tenant_id) AS d ON d.tenant_id = s.tenant_id
     ORDER BY s.tenant_id FOR UPDATE OF s
 ), slots AS (
-    UPDATE tenant_slots SET running = running + slot.delta FROM slot WHERE tenant_slots.tenant_id = slot.tenant_id
+    UPDATE tenant_slots SET running = running + slot.delta, used_s = tenant_slots.used_s + slot.used_s,
+        turn_sum = CASE WHEN running + slot.delta = 0 THEN 0 ELSE turn_sum + slot.turns END FROM slot WHERE tenant_slots.tenant_id = slot.tenant_id
+), spent AS (
+    -- Daily limits: what was reserved for a step is exchanged for what it cost; the nil tenant is the platform.
+    SELECT who.tenant_id, t.day, sum(t.spent_tokens) AS tokens, sum(t.spent_usd) AS usd, sum(t.freed_tokens) AS freed_tokens,
+           sum(t.freed_usd) AS freed_usd
+    FROM run JOIN t ON t.run_id = run.id, LATERAL (VALUES (t.tenant_id), ('00000000-0000-0000-0000-000000000000'::uuid)) AS who (tenant_id)
+    WHERE t.day IS NOT NULL GROUP BY who.tenant_id, t.day
+), day AS (
+    SELECT d.tenant_id, d.day, spent.tokens, spent.usd, spent.freed_tokens, spent.freed_usd
+    FROM tenant_days d JOIN spent ON d.tenant_id = spent.tenant_id AND d.day = spent.day
+    ORDER BY d.day, d.tenant_id FOR UPDATE OF d
+), days AS (
+    UPDATE tenant_days d SET tokens = d.tokens + day.tokens, cost_usd = d.cost_usd + day.usd,
+        reserved_tokens = d.reserved_tokens - day.freed_tokens, reserved_usd = d.reserved_usd - day.freed_usd
+    FROM day WHERE d.tenant_id = day.tenant_id AND d.day = day.day
 )
 SELECT run.id AS run_id, run.first_seq, run.fence, run.last_input_n, clock_timestamp() AS now,
        set_config('synchronous_commit', 'on', true)

@@ -1,3 +1,3 @@
--- Tenants that have delayed runs whose time has come.
+-- Tenants with runs that wait for a time which has come.
 SELECT DISTINCT tenant_id FROM (
-    SELECT tenant_id FROM runs WHERE wake_at <= clock_timestamp() AND status = 'delayed' ORDER BY wake_at LIMIT %(batch)s) AS due
+    SELECT tenant_id FROM runs WHERE wake_at <= clock_timestamp() AND status <> 'running' ORDER BY wake_at LIMIT %(batch)s) AS due

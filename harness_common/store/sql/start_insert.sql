@@ -5,6 +5,8 @@ WITH t AS (
         status text, version int, step int, next_kind text, turn int, message_count int, memo jsonb, started boolean,
         input_tokens bigint, output_tokens bigint, cost_usd double precision, limits jsonb, retry jsonb,
         queue text, priority smallint, wake_at timestamptz, rings int, input text, tags jsonb, created_by text, trace_id text,
+        overrides jsonb, held_for text, concurrency_key text, concurrency_max int, parent_run_id uuid, parent_step int, parent_idx int,
+        depth int, turn_at timestamptz, copy_from int, copy_to int,
         prev_run_id uuid, forked_from uuid, forked_step int, title text, user_id text, slot_delta int,
         events jsonb, messages jsonb)
 ), session AS (
@@ -16,14 +18,16 @@ WITH t AS (
 ), run AS (
     INSERT INTO runs (tenant_id, id, session_id, agent_id, agent_name, agent_version, status, version, step, next_kind, turn,
         messages, memo, started, input_tokens, output_tokens, cost_usd, limits, retry, queue, priority, wake_at, rung_at, rings,
-        next_seq, input, tags, created_by, trace_id, prev_run_id, forked_from, forked_step, started_at)
+        next_seq, input, tags, created_by, trace_id, prev_run_id, forked_from, forked_step, started_at,
+        overrides, held_for, concurrency_key, concurrency_max, parent_run_id, parent_step, parent_idx, depth, turn_at)
     SELECT tenant_id, run_id, session_id, agent_id, agent_name, agent_version, status, version, step, next_kind, turn,
         message_count, memo, started, input_tokens, output_tokens, cost_usd, limits, retry, queue, priority, wake_at,
         CASE WHEN rings > 0 THEN clock_timestamp() END, rings,
         jsonb_array_length(events) + 1,
-        CASE WHEN forked_from IS NULL THEN input ELSE (SELECT s.input FROM runs s WHERE s.tenant_id = t.tenant_id AND s.id = t.forked_from) END,
+        CASE WHEN forked_from IS NULL OR (input <> '' AND step = 0) THEN input ELSE (SELECT s.input FROM runs s WHERE s.tenant_id = t.tenant_id AND s.id = t.forked_from) END,
         tags, created_by, trace_id, prev_run_id, forked_from, forked_step,
-        CASE WHEN started THEN clock_timestamp() END
+        CASE WHEN started THEN clock_timestamp() END,
+        overrides, held_for, concurrency_key, concurrency_max, parent_run_id, parent_step, parent_idx, depth, turn_at
     FROM t
 ), checkpoint AS (
     INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, fence, attempt)
@@ -35,7 +39,7 @@ WITH t AS (
 ), copied AS (
     INSERT INTO messages (tenant_id, run_id, n, step, role, trust, body)
     SELECT t.tenant_id, t.run_id, m.n, m.step, m.role, m.trust, m.body FROM t
-    JOIN messages m ON m.tenant_id = t.tenant_id AND m.run_id = t.forked_from AND m.n <= t.message_count
+    JOIN messages m ON m.tenant_id = t.tenant_id AND m.run_id = t.forked_from AND m.n BETWEEN t.copy_from AND t.copy_to
 ), ledger AS (
     INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, tool_version, arguments, fingerprint, effect,
         status, attempt, result, error_type, trust, artifacts, duration_ms, cost_usd, started_at, finished_at)
@@ -44,12 +48,14 @@ WITH t AS (
              WHEN c.status = 'running' AND c.effect = 'write' THEN 'unknown' ELSE 'proposed' END,
         0, c.result, c.error_type, c.trust, c.artifacts, c.duration_ms, c.cost_usd, c.started_at, c.finished_at
     FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step <= t.step + 1
+        AND NOT t.overrides ? 'recorded'
 ), event AS (
     INSERT INTO events (tenant_id, run_id, seq, type, step, payload)
     SELECT t.tenant_id, t.run_id, e.n, e.v->>'type', (e.v->>'step')::int, e.v->'payload'
     FROM t, jsonb_array_elements(t.events) WITH ORDINALITY AS e (v, n)
 ), slot AS (
-    UPDATE tenant_slots SET running = running + t.slot_delta, last_admitted_at = clock_timestamp()
+    UPDATE tenant_slots SET running = running + t.slot_delta, last_admitted_at = clock_timestamp(),
+        turn_sum = turn_sum + extract(epoch FROM t.turn_at)
     FROM t WHERE tenant_slots.tenant_id = t.tenant_id AND t.slot_delta <> 0
 )
 SELECT set_config('synchronous_commit', 'on', true)

@@ -8,7 +8,7 @@ WITH dead AS (
     RETURNING queues, died_at
 ), rung AS (
     UPDATE runs SET wake_at = clock_timestamp() FROM dead
-    WHERE runs.status = 'running' AND runs.claim_id IS NULL AND runs.queue = ANY(dead.queues) AND runs.rung_at < dead.died_at
+    WHERE runs.status = 'running' AND runs.claim_id IS NULL AND (runs.queue || CASE WHEN runs.deaths >= 2 THEN '.quarantine' ELSE '' END) = ANY(dead.queues) AND runs.rung_at < dead.died_at
     RETURNING 1
 )
 SELECT count(*) AS died FROM dead

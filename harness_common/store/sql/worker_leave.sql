@@ -5,4 +5,4 @@ WITH gone AS (
     RETURNING queues
 )
 UPDATE runs SET wake_at = clock_timestamp() FROM gone
-WHERE runs.status = 'running' AND runs.claim_id IS NULL AND runs.queue = ANY(gone.queues)
+WHERE runs.status = 'running' AND runs.claim_id IS NULL AND (runs.queue || CASE WHEN runs.deaths >= 2 THEN '.quarantine' ELSE '' END) = ANY(gone.queues)

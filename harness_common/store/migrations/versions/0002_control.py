@@ -39,7 +39,7 @@ def _flag(name: str) -> sa.Column[Any]:
 
 
 def _rates() -> list[sa.Column[Any]]:
-    """The limits that a tenant and the whole platform may have; null is no limit."""
+    """Make the limits that a tenant and the whole platform may have; null is no limit."""
     return [
         sa.Column("starts_per_s", sa.Double(), nullable=True),
         sa.Column("steps_per_s", sa.Double(), nullable=True),
@@ -126,13 +126,14 @@ def upgrade() -> None:
             server_default=sa.text("'{}'::jsonb"),
             nullable=False,
         ),
-        _count("step_paid", sa.Integer),
         _count("reserved_tokens", sa.BigInteger),
         _count("reserved_usd", sa.Double),
         sa.Column("reserved_day", sa.Date(), nullable=True),
     ]
     for column in runs:
         op.add_column("runs", column)
+    op.execute("UPDATE runs SET turn_at = clock_timestamp() WHERE status = 'running'")
+    op.execute("UPDATE tenant_slots SET turn_sum = running * extract(epoch FROM clock_timestamp())")
     op.drop_index("runs_queue_idx", table_name="runs")
     op.create_index(
         "runs_queue_idx",
@@ -174,6 +175,8 @@ def upgrade() -> None:
     calls: list[sa.Column[Any]] = [
         sa.Column("authorised", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("resolution", postgresql.JSONB(none_as_null=True), nullable=True),
+        _count("input_tokens", sa.BigInteger),
+        _count("output_tokens", sa.BigInteger),
     ]
     for column in calls:
         op.add_column("tool_calls", column)
@@ -188,13 +191,13 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Undo."""
     op.drop_index("tool_calls_unknown_idx", table_name="tool_calls")
-    for name in ("authorised", "resolution"):
+    for name in ("authorised", "resolution", "input_tokens", "output_tokens"):
         op.drop_column("tool_calls", name)
     for name in ("live_children", "parent", "keyed", "behind", "held", "queue"):
         op.drop_index(f"runs_{name}_idx", table_name="runs")
     for name in (
         "pause_requested", "waiting", "turn_at", "held_for", "concurrency_key", "concurrency_max",
-        "parent_run_id", "parent_step", "parent_idx", "depth", "overrides", "step_paid",
+        "parent_run_id", "parent_step", "parent_idx", "depth", "overrides",
         "reserved_tokens", "reserved_usd", "reserved_day",
     ):  # fmt: skip
         op.drop_column("runs", name)

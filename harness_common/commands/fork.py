@@ -1,0 +1,187 @@
+"""New runs from a checkpoint of another: retry, fork and dry run.
+
+What the ledger recorded up to the checkpoint is copied with it, so that no effect runs again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from harness_common.commands.start import (
+    First,
+    Started,
+    StartRun,
+    begin,
+    check_start,
+    insert,
+    least,
+)
+from harness_common.contracts.agent import AgentSpec
+from harness_common.core.budget import Limits
+from harness_common.core.errors import Conflict, Invalid, NotFound
+from harness_common.core.ids import encode
+from harness_common.core.message import Json, Message, user
+from harness_common.core.run import TERMINAL, RunState, Status
+from harness_common.core.step import MODEL
+from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.reads import checkpoint_state
+from harness_common.store.rows import StoredRun, run_from_row
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRun:
+    """A request for a run from a checkpoint, with what is to be different."""
+
+    step: int | None = None
+    """Committed steps to keep; None keeps all."""
+    input: str | None = None
+    """At step 0 it replaces the input; later it is said to the next model step."""
+    agent_version: int | None = None
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+    dry_run: bool = False
+    """Answer model and tools from what the source recorded; nothing outside is called."""
+    created_by: str = ""
+    trace_id: str = ""
+
+    def overrides(self, source: StoredRun) -> dict[str, Json]:
+        """Return what the new run changes of its agent, over what its source changed."""
+        out = dict(source.overrides)
+        if self.model is not None:
+            out["model"] = self.model
+        if self.tools is not None:
+            out["tools"] = list(self.tools)
+        if self.dry_run:
+            out["recorded"] = source.id.hex
+        return out
+
+
+async def retry_run(
+    db: Database,
+    tenant_id: UUID,
+    run_id: UUID,
+    *,
+    from_step: int | None = None,
+    created_by: str,
+    trace_id: str = "",
+    actor: Actor | None = None,
+) -> Started:
+    """Make a new run that goes on from the last checkpoint of one that failed or was cancelled, or
+    that does step `from_step` and what follows anew.
+
+    Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded.
+    """
+    step = None if from_step is None else from_step - 1
+    request = ForkRun(step=step, created_by=created_by, trace_id=trace_id)
+    async with db.tenant_transaction(tenant_id) as conn:
+        source = await _source(db, conn, tenant_id, run_id)
+        if source.state.status not in {Status.FAILED, Status.CANCELLED}:
+            raise Conflict(
+                f"only a failed or cancelled run can be retried; this one is {source.state.status}",
+                status=str(source.state.status),
+            )
+        return await _fork(db, conn, source, request, "run.retry", actor)
+
+
+async def fork_run(
+    db: Database, tenant_id: UUID, run_id: UUID, request: ForkRun, *, actor: Actor | None = None
+) -> Started:
+    """Make a new run from a checkpoint of any run, with what `request` changes.
+
+    Raises `NotFound`, `Invalid` for a step that the run has not committed.
+    """
+    async with db.tenant_transaction(tenant_id) as conn:
+        source = await _source(db, conn, tenant_id, run_id)
+        if request.dry_run and source.state.status not in TERMINAL:
+            raise Conflict(
+                f"a dry run needs the whole record; this run is {source.state.status}",
+                status=str(source.state.status),
+            )
+        return await _fork(db, conn, source, request, "run.fork", actor)
+
+
+async def _source(db: Database, conn: Connection, tenant_id: UUID, run_id: UUID) -> StoredRun:
+    """Read the run; no lock is needed: what is committed of it never changes."""
+    params = {"tenant_id": tenant_id, "run_id": run_id}
+    rows = await run_sql(conn, "read_run", params, db.timeout_s)
+    if not rows:
+        raise NotFound(f"no run {encode('run', run_id)}", run_id=encode("run", run_id))
+    return run_from_row(rows[0])
+
+
+async def _fork(
+    db: Database,
+    conn: Connection,
+    source: StoredRun,
+    request: ForkRun,
+    action: str,
+    actor: Actor | None,
+) -> Started:
+    step = source.state.step if request.step is None else request.step
+    if not 0 <= step <= source.state.step:
+        raise Invalid(
+            f"step {step} is no checkpoint of the run: it has committed {source.state.step}",
+            field="step",
+            value=step,
+            limit=source.state.step,
+        )
+    start = StartRun(
+        agent=source.agent_name,
+        agent_version=request.agent_version or source.agent_version,
+        input=request.input or "",
+        # A retry goes on in its session; any other fork is a branch, and has a session of its own.
+        session_id=source.session_id if action == "run.retry" else None,
+        title=None if action == "run.retry" else f"{action[4:]} of {encode('run', source.id)}",
+        priority=source.priority,
+        created_by=request.created_by,
+        trace_id=request.trace_id,
+    )
+    begun = await begin(db, conn, source.tenant_id, start)
+    check_start(begun, start)
+    spec = AgentSpec.model_validate(begun["spec"])
+    first = await _first(db, conn, source, step, request)
+    limits = _fresh_limits(spec, source, first.state, begun)
+    first = replace(first, state=replace(first.state, limits=limits))
+    started = await insert(db, conn, source.tenant_id, begun, spec, start, first)
+    if actor is not None:
+        detail = {"made": encode("run", started.run_id), "step": step}
+        entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))
+        await record(conn, source.tenant_id, actor, entry, db.timeout_s)
+    return started
+
+
+async def _first(
+    db: Database, conn: Connection, source: StoredRun, step: int, request: ForkRun
+) -> First:
+    """Return the state at the checkpoint with the changed input, and which messages to copy."""
+    state = await checkpoint_state(conn, source, step, db.timeout_s)
+    overrides = request.overrides(source)
+    if request.input is None:
+        return First(state, (), source, (1, state.messages), overrides)
+    said: tuple[Message, ...] = (user(request.input),)
+    if step == 0:
+        state = replace(state, messages=1)
+        return First(state, said, source, (1, 0), overrides)
+    if state.next_kind == MODEL:
+        grown = replace(state, messages=state.messages + 1)
+        return First(grown, said, source, (1, state.messages), overrides)
+    steer = [*state.memo.get("steer", ()), request.input]
+    steered = replace(state, memo={**state.memo, "steer": steer})
+    return First(steered, (), source, (1, state.messages), overrides)
+
+
+def _fresh_limits(spec: AgentSpec, source: StoredRun, state: RunState, begun: Row) -> Limits:
+    """Give the new run the allowance of a run on top of what its checkpoint has used already."""
+    was, now = source.state.limits, begun["now"]
+    assert isinstance(now, datetime)
+    tokens = least(spec.max_tokens_total, was.max_tokens)
+    cost_usd = least(spec.max_cost_usd, was.max_cost_usd)
+    return Limits(
+        max_turns=state.turn + min(spec.turns, was.max_turns),
+        max_tokens=None if tokens is None else state.input_tokens + state.output_tokens + tokens,
+        max_cost_usd=None if cost_usd is None else state.cost_usd + cost_usd,
+        deadline=now + timedelta(seconds=spec.timeout_s) if spec.timeout_s else None,
+    )

@@ -1,0 +1,287 @@
+"""What follows from a step: the rules for what an owner brings back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from harness_common.core import events as ev
+from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
+from harness_common.core.events import Event
+from harness_common.core.inputs import Input, StepDone, StepFailed
+from harness_common.core.message import Json, Message, ToolResult, Trust
+from harness_common.core.retry import retry_in_s
+from harness_common.core.run import RunState, Status, Transition
+from harness_common.core.step import (
+    MODEL,
+    TOOLS,
+    CallOutcome,
+    Failure,
+    ModelAnswered,
+    StepCancelled,
+    ToolsDone,
+    ToolsUnknown,
+    ToolsWaiting,
+    Wait,
+)
+from harness_common.core.tool_call import CallStatus
+
+
+def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
+    """Try again later, or fail the run."""
+    assert isinstance(one, StepFailed)
+    failure = one.failure
+    failures = state.failures + (failure.category == "transient")
+    limited = state.limited + (failure.category == "limited")
+    patience = limited if failure.category == "limited" else failures
+    wait_s = retry_in_s(state.retry, failure, patience, one.jitter)
+    number = state.step + 1
+    recorded: dict[str, Json] = {
+        "kind": state.next_kind,
+        "error": failure.to_json(),
+        "failures": failures,
+    }
+    if wait_s is not None:
+        recorded["retry_in_s"] = round(wait_s, 3)
+    events = (
+        Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
+        Event(ev.STEP_FAILED, recorded, number),
+    )
+    free = replace(state, claimed=False, failures=failures, limited=limited, memo=_paid(state, one))
+    if state.cancel_requested:
+        return then(events, cancelled(free))
+    if past_deadline(state, now):
+        return then(events, give_up(free, "deadline_exceeded"))
+    if wait_s is None:
+        reason = "retries_exhausted" if failure.category == "transient" else _end_reason(failure)
+        return then(events, end(replace(free, error=failure.to_json()), Status.FAILED, reason))
+    until = now + timedelta(seconds=wait_s)
+    why = "rate_limited" if failure.category == "limited" else "retry"
+    waiting = {"for": why, "code": failure.code, "message": failure.message}
+    if failure.scope:
+        waiting["scope"] = failure.scope
+    return then(events, _delay(free, waiting, until, number))
+
+
+def _end_reason(failure: Failure) -> str:
+    return "child_failed" if failure.code == "CHILD_FAILED" else "error"
+
+
+def _paid(state: RunState, one: StepFailed) -> dict[str, Json]:
+    """Note a step that was put off by the tenant's rate: it has its place and pays no second time
+    (see `claim.sql`).
+    """
+    memo = dict(state.memo)
+    if one.failure.code == "STEP_RATE":
+        memo["paid_step"] = state.step + 1
+    return memo
+
+
+def step_done(state: RunState, one: Input, now: datetime) -> Transition:
+    """Record a step and go on, wait or end."""
+    assert isinstance(one, StepDone)
+    number = state.step + 1
+    started = Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at)
+    free = replace(state, claimed=False)
+    match one.result:
+        case ModelAnswered():
+            done = _model_answered(free, one.result, number, now)
+        case ToolsDone(outcomes):
+            done = _tools_done(free, outcomes, number, now)
+        case ToolsWaiting():
+            done = _tools_waiting(free, one.result, number)
+        case ToolsUnknown(outcomes, unknown):
+            done = _tools_unknown(free, outcomes, unknown, number)
+        case StepCancelled(outcomes) if not state.cancel_requested:
+            # A signal alone cancels nothing: only what Postgres holds does. The step is given back.
+            return Transition(free, outcomes=outcomes)
+        case StepCancelled(outcomes):
+            done = cancelled(free, outcomes)
+        case other:
+            assert_never(other)
+    if one.turn_over and done.state.status is Status.RUNNING:
+        queued = replace(done.state, status=Status.QUEUED, turn_at=None)
+        done = then(done, Transition(queued, (Event(ev.RUN_YIELDED, {"after_step": number}),)))
+    return then(started, done)
+
+
+def _model_answered(
+    state: RunState, answer: ModelAnswered, number: int, now: datetime
+) -> Transition:
+    uses = answer.message.tool_uses()
+    nxt = replace(
+        _step_counted(state),
+        turn=state.turn + 1,
+        messages=state.messages + 1,
+        input_tokens=state.input_tokens + answer.input_tokens,
+        output_tokens=state.output_tokens + answer.output_tokens,
+        cost_usd=state.cost_usd + answer.cost_usd,
+        next_kind=TOOLS if uses else MODEL,
+    )
+    recorded = (
+        Event(ev.MODEL_ANSWERED, _answer_summary(answer, nxt.turn), number),
+        Event(ev.STEP_COMPLETED, {"kind": MODEL}, number),
+    )
+    done = Transition(nxt, recorded, (answer.message,), proposed=bool(uses))
+    final = not uses and answer.finish != "pause"
+    if final and (answer.finish == "refusal" or not state.memo.get("steer")):
+        return _final_answer(done, answer)
+    if state.cancel_requested:
+        return then(done, cancelled(nxt))
+    if nxt.turn >= nxt.limits.max_turns:
+        return within_limits(done, now, "max_iterations_exceeded")
+    return within_limits(done, now)
+
+
+def _final_answer(done: Transition, answer: ModelAnswered) -> Transition:
+    """End a run whose model asked for nothing more. A cancel that came meanwhile wins: who asked
+    for it was told so; the answer stays in the messages.
+    """
+    state = done.state
+    if answer.finish == "refusal":
+        error = {"category": "permanent", "code": "REFUSED", "message": answer.message.text()[:500]}
+        return then(done, end(replace(state, error=error), Status.FAILED, "refusal"))
+    if state.cancel_requested:
+        return then(done, cancelled(state))
+    reason = "length" if answer.finish == "length" else "final_answer"
+    answered = replace(state, output=answer.message.text())
+    return then(done, end(answered, Status.SUCCEEDED, reason))
+
+
+def _tools_done(
+    state: RunState, outcomes: tuple[CallOutcome, ...], number: int, now: datetime
+) -> Transition:
+    nxt = replace(
+        _step_counted(state),
+        messages=state.messages + 1,
+        next_kind=MODEL,
+        cost_usd=state.cost_usd + sum(o.cost_usd for o in outcomes),
+        input_tokens=state.input_tokens + sum(o.input_tokens for o in outcomes),
+        output_tokens=state.output_tokens + sum(o.output_tokens for o in outcomes),
+    )
+    events = (
+        *(_outcome_event(o, number) for o in outcomes),
+        Event(ev.STEP_COMPLETED, {"kind": TOOLS, "calls": len(outcomes)}, number),
+    )
+    done = Transition(nxt, events, (_results_message(outcomes),), outcomes)
+    if state.cancel_requested:
+        return then(done, cancelled(nxt))
+    return within_limits(done, now)
+
+
+def _tools_waiting(state: RunState, result: ToolsWaiting, number: int) -> Transition:
+    """Wait for a person before children before a time: whatever comes first wakes the run, and the
+    calls that still wait then wait again.
+    """
+    outcomes = result.outcomes
+    if state.cancel_requested:
+        return cancelled(state, outcomes)
+    kinds = {w.kind for w in result.waits}
+    until = min((w.until for w in result.waits if w.until is not None), default=None)
+    if kinds == {"time"} and until is not None:
+        return _delay(state, {"for": "timer"}, until, number, outcomes)
+    kind, status = (
+        ("input", Status.WAITING_INPUT)
+        if "input" in kinds
+        else ("children", Status.WAITING_CHILDREN)
+    )
+    waiting = {
+        "for": kind,
+        "calls": [_call_json(number, w) for w in result.waits if w.kind in {kind, "child"}],
+    }
+    event = Event(ev.RUN_WAITING, waiting, number)
+    nxt = replace(state, status=status, not_before=until, waiting=waiting, turn_at=None)
+    return Transition(nxt, (event,), outcomes=outcomes)
+
+
+def _call_json(step: int, wait: Wait) -> Json:
+    return {"call": f"{step}.{wait.index}", "kind": wait.kind, **wait.to_json()}
+
+
+def _tools_unknown(
+    state: RunState,
+    outcomes: tuple[CallOutcome, ...],
+    unknown: tuple[int, ...],
+    number: int,
+) -> Transition:
+    waiting = {"for": "unknown_effect", "calls": [f"{number}.{i}" for i in unknown]}
+    if state.cancel_requested:
+        return cancelled(state, outcomes)
+    nxt = replace(
+        state, status=Status.WAITING_APPROVAL, not_before=None, waiting=waiting, turn_at=None
+    )
+    return Transition(nxt, (Event(ev.RUN_WAITING, waiting),), outcomes=outcomes)
+
+
+def _step_counted(state: RunState) -> RunState:
+    return replace(state, step=state.step + 1, failures=0, limited=0, deaths=0)
+
+
+def _delay(
+    state: RunState,
+    waiting: dict[str, Json],
+    until: datetime,
+    number: int,
+    outcomes: tuple[CallOutcome, ...] = (),
+) -> Transition:
+    """Let the run wait until `until`, or fail it now if its own deadline comes first."""
+    deadline = state.limits.deadline
+    if deadline is not None and until > deadline:
+        return replace(give_up(state, "deadline_exceeded"), outcomes=outcomes)
+    told = {"why": waiting["for"], "until": until.isoformat()} | {
+        k: v for k, v in waiting.items() if k in {"scope", "code"}
+    }
+    delayed = replace(state, status=Status.DELAYED, not_before=until, waiting=waiting, turn_at=None)
+    return Transition(delayed, (Event(ev.RUN_DELAYED, told, number),), outcomes=outcomes)
+
+
+def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
+    out: dict[str, Json] = {
+        "turn": turn,
+        "model": answer.model,
+        "finish": answer.finish,
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+        "cost_usd": answer.cost_usd if answer.priced else None,
+        "tools": [u.name for u in answer.message.tool_uses()],
+    }
+    if answer.scripted:
+        out["scripted"] = True
+    if answer.first_token_ms is not None:
+        out["first_token_ms"] = round(answer.first_token_ms, 1)
+    return out
+
+
+def _outcome_event(outcome: CallOutcome, number: int) -> Event:
+    if outcome.error_type == "TIMEOUT":
+        name = ev.TOOL_TIMEOUT
+    elif outcome.status is CallStatus.SUCCEEDED:
+        name = ev.TOOL_COMPLETED
+    else:
+        name = ev.TOOL_FAILED
+    payload: dict[str, Json] = {
+        "call": f"{number}.{outcome.index}",
+        "tool": outcome.name,
+        "status": str(outcome.status),
+        "ms": round(outcome.duration_ms, 1),
+        "result_bytes": len(outcome.content.encode()),
+    }
+    if outcome.error_type:
+        payload["error_type"] = outcome.error_type
+    if outcome.artifacts:
+        payload["artifacts"] = list(outcome.artifacts)
+    return Event(name, payload, number)
+
+
+def _results_message(outcomes: tuple[CallOutcome, ...]) -> Message:
+    """Answer every tool use in the order asked; one untrusted result taints the message."""
+    trust: Trust = "untrusted" if any(o.trust == "untrusted" for o in outcomes) else "trusted"
+    return Message(
+        "tool",
+        tuple(
+            ToolResult(o.tool_use_id, o.content, o.status is not CallStatus.SUCCEEDED, o.error_type)
+            for o in outcomes
+        ),
+        trust,
+    )

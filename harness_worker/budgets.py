@@ -1,0 +1,87 @@
+"""Daily budgets: a step reserves what it may cost before it starts; its commit settles the account.
+
+Only tenants that have a daily limit (or a platform that has one) pay for this with a statement per
+step. What a dead owner reserved is given back by whoever clears its claim (`commit.sql`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from harness_common.contracts.model import Usage
+from harness_common.core.errors import Limited, LostOwnership, Permanent
+from harness_common.core.message import message_chars
+from harness_common.core.step import MODEL
+from harness_common.store.db import Row, run_sql
+from harness_common.store.rows import StoredRun
+from harness_worker.steps.context import StepContext
+
+_CHARS_PER_TOKEN: Final = 3
+"""Low, so that an estimate is high: English has about four."""
+_LOOK_AGAIN_S: Final = 60.0
+"""A limit may be raised at any time: a run that waits for tomorrow looks again this often."""
+PLATFORM: Final = UUID(int=0)
+
+
+async def reserve(ctx: StepContext) -> StoredRun:
+    """Reserve the most that the coming step may cost; returns the run with its reservation.
+
+    Raises `Limited` when the day's budget is used up, `Permanent` when the step alone exceeds it.
+    """
+    tokens, cost_usd = _estimate(ctx)
+    db, run = ctx.runtime.db, ctx.run
+    params = {
+        "tenant_id": run.tenant_id,
+        "run_id": run.id,
+        "fence": run.fence,
+        "claim_id": run.claim_id,
+        "tokens": tokens,
+        "cost_usd": cost_usd,
+    }
+    day: date | None = None
+    async with db.transaction() as conn:
+        if not await run_sql(conn, "budget_note", params, db.timeout_s):
+            raise LostOwnership("another claim owns the run", run_id=str(run.id))
+        for who in (run.tenant_id, PLATFORM):
+            (row,) = await run_sql(conn, "budget_reserve", params | {"who": who}, db.timeout_s)
+            if not row["reserved"]:
+                raise _refusal(row, tokens, cost_usd, who)
+            day = row["today"]
+    return replace(run, reserved_tokens=tokens, reserved_usd=cost_usd, reserved_day=day)
+
+
+def _estimate(ctx: StepContext) -> tuple[int, float]:
+    """Return the most tokens and money that the coming step may take; tools are counted when they
+    have cost.
+    """
+    if ctx.run.state.next_kind != MODEL:
+        return 0, 0.0
+    chars = len(ctx.spec.system) + sum(message_chars(m) for m in ctx.history + ctx.messages)
+    tokens_in, tokens_out = chars // _CHARS_PER_TOKEN + 1, ctx.spec.max_output_tokens
+    prices = ctx.runtime.models.prices
+    cost_usd = prices.cost_usd(ctx.spec.model, Usage(tokens_in, tokens_out)) or 0.0
+    return tokens_in + tokens_out, cost_usd
+
+
+def _refusal(row: Row, tokens: int, cost_usd: float, who: UUID) -> Limited | Permanent:
+    owner = "the platform" if who == PLATFORM else "the tenant"
+    name = "tokens_per_day" if row["over_tokens"] else "cost_usd_per_day"
+    limit, wanted = row[name], tokens if row["over_tokens"] else cost_usd
+    if wanted > limit:
+        return Permanent(
+            f"the step may take {wanted:g}, more than {owner}'s {name} of {limit:g} in a whole day",
+            code="OVER_DAILY_LIMIT",
+            limit=limit,
+        )
+    now: datetime = row["now"]
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    left_s = (midnight + timedelta(days=1) - now).total_seconds()
+    return Limited(
+        f"{owner}'s {name} of {limit:g} is used up for today ({row['used']:g} used or reserved)",
+        code="DAILY_LIMIT",
+        retry_after_s=min(left_s, _LOOK_AGAIN_S),
+        scope=name,
+    )

@@ -1,0 +1,58 @@
+"""Dry runs: what the model said and the tools gave in the source run, instead of asking them again.
+
+Nothing outside is called. A run that asks for something else than its source did is told that it is
+not on record.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from harness_common.core.errors import Permanent
+from harness_common.core.message import Message, loads
+from harness_common.core.step import CallOutcome, ModelAnswered
+from harness_common.core.tool_call import ENDED, CallStatus
+from harness_worker.steps.context import StepContext
+
+
+async def recorded_answer(ctx: StepContext) -> ModelAnswered:
+    """Return what the model answered in this step of the source run; raises `Permanent`."""
+    row = await ctx.runtime.db.fetch_one("recorded_answer", _key(ctx))
+    if row is None:
+        raise Permanent(
+            f"the source run has no model answer in step {ctx.number}", code="NOT_RECORDED"
+        )
+    message: Message = loads(row["body"])
+    finish = row["payload"]["finish"]
+    return ModelAnswered(message=message, finish=finish, model=row["payload"]["model"])
+
+
+async def recorded_outcomes(ctx: StepContext) -> tuple[CallOutcome, ...]:
+    """Return how the calls of this step ended in the source run."""
+    rows = await ctx.runtime.db.fetch("recorded_calls", _key(ctx))
+    by_index = {row["idx"]: row for row in rows}
+    return tuple(_outcome(call, by_index.get(call["idx"])) for call in ctx.calls)
+
+
+def _key(ctx: StepContext) -> dict[str, object]:
+    source = UUID(hex=ctx.run.overrides["recorded"])
+    return {"tenant_id": ctx.run.tenant_id, "run_id": source, "step": ctx.number}
+
+
+def _outcome(call: dict[str, object], row: dict[str, object] | None) -> CallOutcome:
+    same = row is not None and all(row[k] == call[k] for k in ("name", "arguments"))
+    index, use_id, name = int(str(call["idx"])), str(call["tool_use_id"]), str(call["name"])
+    if row is None or not same or CallStatus(str(row["status"])) not in ENDED:
+        text = f"Tool {name} was not run: the source run has no result of this call (dry run)."
+        return CallOutcome(index, use_id, name, CallStatus.FAILED, text, "NOT_RECORDED")
+    return CallOutcome(
+        index=index,
+        tool_use_id=use_id,
+        name=name,
+        status=CallStatus(str(row["status"])),
+        content=str(row["result"] or ""),
+        error_type=str(row["error_type"]) if row["error_type"] else None,
+        trust="untrusted" if row["trust"] == "untrusted" else "trusted",
+        effect=str(row["effect"]) if row["effect"] else None,
+        tool_version=str(row["tool_version"]) if row["tool_version"] else None,
+    )

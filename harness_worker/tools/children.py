@@ -1,0 +1,143 @@
+"""Child runs: what a call that starts one does, the first time and each time the step is run again.
+
+One call has one child, found by (parent, step, index): a crash between its start and the parent's
+commit starts no second one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from harness_common.commands import Parent, StartRun, start_run
+from harness_common.contracts.tool import StartChild
+from harness_common.core.budget import MAX_DEPTH
+from harness_common.core.errors import Invalid, Permanent
+from harness_common.core.ids import encode
+from harness_common.core.run import TERMINAL, Status
+from harness_common.core.step import Wait
+from harness_common.core.tool_call import CallStatus
+from harness_common.store.db import Row
+from harness_worker.tools.call import Ended, PendingCall, ToolScope
+
+_OUTPUT_CHARS: Final = 16_000
+
+
+class ChildFailed(Permanent):
+    """A child failed whose parent was to fail with it."""
+
+    code = "CHILD_FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a child may spend of its parent's budget."""
+
+    max_tokens: int | None
+    max_cost_usd: float | None
+
+
+async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Ended:
+    """Start the call's child, or look how far it is: its result, or that it is waited for.
+
+    Raises `ChildFailed` when it failed and `on_failure` is `fail`, `Invalid` for an agent that does
+    not exist, a nesting too deep or a budget used up.
+    """
+    child = await _child(scope, call.index)
+    if child is None:
+        child = await _start(scope, call, wanted)
+    run_id = encode("run", child["id"])
+    if Status(child["status"]) not in TERMINAL:
+        about = {"run": run_id, "agent": wanted.agent}
+        return Ended(CallStatus.RUNNING, "", wait=Wait(call.index, "child", None, about))
+    spent = {
+        "cost_usd": child["cost_usd"],
+        "input_tokens": child["input_tokens"],
+        "output_tokens": child["output_tokens"],
+        "untrusted": child["untrusted"],
+    }
+    if child["status"] == Status.SUCCEEDED:
+        return Ended(CallStatus.SUCCEEDED, (child["output"] or "")[:_OUTPUT_CHARS], **spent)
+    error = child["error"] or {}
+    why = f"{child['stop_reason']}: {error.get('message', 'no further reason')}"
+    if wanted.on_failure == "fail":
+        raise ChildFailed(f"child {run_id} ({wanted.agent}) {child['status']}: {why}", child=run_id)
+    text = f"Child run {run_id} of agent {wanted.agent} {child['status']} ({why})."
+    return Ended(CallStatus.FAILED, text, "CHILD_FAILED", **spent)
+
+
+async def _child(scope: ToolScope, index: int) -> Row | None:
+    return await scope.db.fetch_one("child_read", scope.key(index))
+
+
+async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row:
+    run = scope.run
+    if run.depth + 1 > MAX_DEPTH:
+        raise Invalid(
+            f"runs nest at most {MAX_DEPTH} deep; do this yourself",
+            code="TOO_DEEP",
+            limit=MAX_DEPTH,
+        )
+    share = await _share(scope, wanted)
+    request = StartRun(
+        agent=wanted.agent,
+        agent_version=wanted.agent_version,
+        input=wanted.input,
+        title=f"child of {encode('run', run.id)}",
+        priority=run.priority,
+        max_tokens=share.max_tokens,
+        max_cost_usd=share.max_cost_usd,
+        parent=Parent(run.id, scope.step, call.index, run.depth + 1),
+        created_by=encode("run", run.id),
+        trace_id=run.trace_id,
+    )
+    try:
+        started = await start_run(scope.db, run.tenant_id, request)
+    except psycopg.errors.UniqueViolation:
+        pass  # another attempt at this step was first
+    else:
+        if started.doorbell is not None:
+            scope.bell.ring(started.doorbell)
+        else:
+            scope.live.nudge()
+    child = await _child(scope, call.index)
+    assert child is not None
+    return child
+
+
+async def _share(scope: ToolScope, wanted: StartChild) -> _Share:
+    """Divide what the parent has left: what it used and what its other children may use is gone."""
+    state = scope.run.state
+    key = {"tenant_id": scope.run.tenant_id, "run_id": scope.run.id, "step": scope.step}
+    row = await scope.db.fetch_one("children_budget", key)
+    assert row is not None
+    tokens = _part(
+        state.limits.max_tokens,
+        state.input_tokens + state.output_tokens + row["tokens"],
+        wanted.max_tokens,
+        max(1, scope.children - row["started"]),
+    )
+    cost = _part(
+        state.limits.max_cost_usd,
+        state.cost_usd + row["cost_usd"],
+        wanted.max_cost_usd,
+        max(1, scope.children - row["started"]),
+    )
+    return _Share(None if tokens is None else int(tokens), cost)
+
+
+def _part(limit: float | None, gone: float, wanted: float | None, among: int) -> float | None:
+    """Return what was wanted, at most what is left; without a wish an even share."""
+    if limit is None:
+        return wanted
+    left = limit - gone
+    part = left / among if wanted is None else min(wanted, left)
+    if part <= 0 or (isinstance(limit, int) and part < 1):
+        raise Invalid(
+            f"nothing is left of the run's budget for a child ({gone:g} of {limit:g} are used)",
+            code="BUDGET_USED_UP",
+            limit=limit,
+        )
+    return part
