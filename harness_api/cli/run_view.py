@@ -69,7 +69,7 @@ def _head(run: Run) -> dict[str, object]:
     waits = run.not_before is not None and not run.is_over
     return {
         "run": run.id,
-        "status": run.status + reason + scripted(run.scripted),
+        "status": _status(run) + reason + scripted(run.scripted),
         "agent": f"{run.agent.name} v{run.agent.version}",
         "session": run.session_id,
         "input": short(run.input, 100),
@@ -83,6 +83,13 @@ def _head(run: Run) -> dict[str, object]:
         f"{run.usage.output_tokens} out, {usd(run.usage.cost_usd)}",
         "limits": ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in caps.items()),
     }
+
+
+def _status(run: Run) -> str:
+    """Write the status, and for one that waits what for."""
+    waiting = run.waiting or {}
+    why = waiting.get("text") or waiting.get("message") or waiting.get("for")
+    return f"{run.status}: {why}" if why and not run.is_over else run.status
 
 
 def print_timeline(steps: Sequence[Step]) -> None:

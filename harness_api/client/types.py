@@ -68,6 +68,8 @@ class Run(View):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     not_before: datetime | None = None
+    waiting: dict[str, Any] | None = None
+    """Why it does not go on; told of single runs only."""
     cancel_requested: bool = False
     forked_from: ForkedFrom | None = None
     worker: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness_api.schemas.runs import (
     AgentRef,
     ForkedFrom,
@@ -16,8 +18,11 @@ from harness_common.store.db import Row
 from harness_common.store.rows import run_from_row
 
 
-def run_view(row: Row) -> RunView:
-    """Show a run; `row` has its worker's name and `scripted` beside the columns of `runs`."""
+def run_view(row: Row, waiting: dict[str, Any] | None = None) -> RunView:
+    """Show a run; `row` has its worker's name and `scripted` beside the columns of `runs`.
+
+    `waiting` says why it does not go on; it is told of single runs only.
+    """
     run = run_from_row(row)
     state, limits = run.state, run.state.limits
     run_id, session_id = encode("run", run.id), encode("session", run.session_id)
@@ -59,6 +64,7 @@ def run_view(row: Row) -> RunView:
         started_at=row["started_at"],
         finished_at=row["finished_at"],
         not_before=state.not_before,
+        waiting=waiting,
         cancel_requested=state.cancel_requested,
         forked_from=ForkedFrom(run_id=encode("run", source), step=row["forked_step"])
         if source

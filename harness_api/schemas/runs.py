@@ -165,6 +165,10 @@ class RunView(Output):
     started_at: Time | None
     finished_at: Time | None
     not_before: Time | None
+    waiting: dict[str, Any] | None
+    """Why the run does not go on: `for` names it, `text` says it with its place in line. Of single
+    runs only.
+    """
     cancel_requested: bool
     forked_from: ForkedFrom | None
     worker: str | None
