@@ -39,7 +39,8 @@ COLD: Final = 64
 """Runs let in before the first worker is there, so that it finds something to do at once."""
 _STREAMS: Final = 2_000
 _FEW: Final = 500
-_COUNT_COST: Final = 10.0
+_COUNT_FREELY: Final = 500
+_COUNT_PAUSE_S: Final = 50e-6
 _SOON_S: Final = 0.25
 _REFILL_S: Final = 0.02
 
@@ -108,11 +109,10 @@ class AdmitLoop:
         return Scene(entered, {r["tenant_id"]: r for r in rows}, room, rates, now_s)
 
     async def _queue_load(self) -> list[Row]:
-        """Count what each queue holds, less often when counting is slow; in between what was let
-        in is added, so that the bound holds.
+        """Count what each queue holds, less often when that is much; in between what was let in is
+        added, so that the bound holds.
         """
-        begun = time.monotonic()
-        if begun < self._load_until:
+        if time.monotonic() < self._load_until:
             return self._load
         config = self._shared.settings
         self._load = await self._shared.db.fetch(
@@ -123,9 +123,9 @@ class AdmitLoop:
                 "most": 2 * config.scheduler.max_running,
             },
         )
-        end = time.monotonic()
-        cost_s = end - begun
-        self._load_until = end + min(_SOON_S, _COUNT_COST * cost_s) if cost_s > 0.002 else 0.0
+        counted = sum(row["running"] for row in self._load)
+        if counted > _COUNT_FREELY:
+            self._load_until = time.monotonic() + min(_SOON_S, counted * _COUNT_PAUSE_S)
         return self._load
 
     def _room(
