@@ -13,7 +13,7 @@ from harness_common.store import keys
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database, Row
 
 PEPPER = b"a pepper for tests"
 ROLES = ("viewer", "operator", "approver", "admin")
