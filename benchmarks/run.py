@@ -15,7 +15,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from benchmarks import long_run, model_calls, per_step, start_latency, steps
+from benchmarks import (
+    fairness,
+    long_run,
+    model_calls,
+    per_step,
+    queue_million,
+    start_latency,
+    steps,
+)
 from benchmarks.options import Options
 from benchmarks.report import RESULTS, Json, Outcome, facts, table, to_json, write
 from benchmarks.stack import BenchFailed, Stack
@@ -28,6 +36,8 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "c": (model_calls.TITLE, model_calls.run),
     "d": (long_run.TITLE, long_run.run),
     "e": (per_step.TITLE, per_step.run),
+    "f": (fairness.TITLE, fairness.run),
+    "g": (queue_million.TITLE, queue_million.run),
 }
 _BEGUN: Final = time.monotonic()
 

@@ -255,6 +255,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         commits=group_commit(db),
     )
     runtime.clock.set(await register(heart, settings, worker, name))
+    runtime.live.nudge()  # there is more room now
     return runtime
 
 

@@ -71,13 +71,15 @@ class AdmitLoop:
         self._load_until = 0.0
         self._seen: tuple[object, ...] = ()
         self._busy_until = 0.0
+        self._slots = 0
 
     async def run_once(self, look: Look) -> int:
         """Share out the free slots, move the blocks to where they are wanted, and admit."""
         seen = (look.capacity, look.all_running, look.ungranted)
-        if not look.queued and seen == self._seen:
+        if not look.queued and seen == self._seen and look.granted <= self._slots:
             return 0
         scene = await self._read()
+        self._slots = max(scene.room.slots, sum(t.running for t in scene.tenants))
         given = share(scene.tenants, scene.room)
         await self._grant(scene, given)
         applied = await self._admit(scene, given) if given else []

@@ -51,6 +51,8 @@ class Look:
     """Tenants without a block of the global limit."""
     capacity: int
     """What live workers can hold."""
+    granted: int
+    """Slots of the global limit that tenants hold as blocks."""
     all_running: int | None
     """The platform's limit on running runs, when it is not the setting."""
     queue_age_s: float

@@ -9,6 +9,7 @@ SELECT extract(epoch FROM (SELECT min(wake_at) FROM runs WHERE wake_at IS NOT NU
        (SELECT count(*) FROM tenant_slots WHERE granted = 0 AND max_running > 0) AS ungranted,
        (SELECT coalesce(sum(concurrency), 0) FROM workers
         WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s)) AS capacity,
+       (SELECT coalesce(sum(granted), 0) FROM tenant_slots) AS granted,
        (SELECT max_running FROM platform WHERE name = 'global') AS all_running,
        coalesce((SELECT max(queue_age_s) FROM workers WHERE died_at IS NULL), 0) AS queue_age_s,
        clock_timestamp() AS now
