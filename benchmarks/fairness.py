@@ -1,4 +1,4 @@
-"""(f) Shares of time: two tenants with weights 3:1 and steps of 20 ms against 2 s, and a third that
+"""(i) Shares of time: two tenants with weights 3:1 and steps of 20 ms against 2 s, and a third that
 sends a single run now and then.
 
 Slot-seconds are the platform's own account; who runs how much is sampled beside it, from outside.

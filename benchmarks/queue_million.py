@@ -1,4 +1,4 @@
-"""(g) A million queued runs: what a round of admission takes, and what it costs in memory.
+"""(j) A million queued runs: what a round of admission takes, and what it costs in memory.
 
 The rows are made by SQL; scheduler and workers are the real ones, the scheduler with a stopwatch.
 While the backlog is worked off, tenants who wait for nothing send a single run now and then.

@@ -16,13 +16,16 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from benchmarks import (
+    cancel,
     fairness,
     long_run,
     model_calls,
     per_step,
     queue_million,
     start_latency,
+    state_writes,
     steps,
+    waiting,
 )
 from benchmarks.options import Options
 from benchmarks.report import RESULTS, Json, Outcome, facts, table, to_json, write
@@ -36,8 +39,11 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "c": (model_calls.TITLE, model_calls.run),
     "d": (long_run.TITLE, long_run.run),
     "e": (per_step.TITLE, per_step.run),
-    "f": (fairness.TITLE, fairness.run),
-    "g": (queue_million.TITLE, queue_million.run),
+    "f": (cancel.TITLE, cancel.run),
+    "g": (state_writes.TITLE, state_writes.run),
+    "h": (waiting.TITLE, waiting.run),
+    "i": (fairness.TITLE, fairness.run),
+    "j": (queue_million.TITLE, queue_million.run),
 }
 _BEGUN: Final = time.monotonic()
 

@@ -18,6 +18,7 @@ from harness_api import errors, openapi
 from harness_api.auth import Keyring, permission_of
 from harness_api.deps import Services
 from harness_api.live import Hub
+from harness_api.load import LoadGuard
 from harness_api.metrics import Metrics
 from harness_api.middleware import BodyGuard, RequestLife
 from harness_api.routes import ROUTERS
@@ -88,6 +89,12 @@ def create_app(config: Settings) -> FastAPI:
     errors.install(app)
     openapi.install(app)
     app.add_middleware(BodyGuard, max_body_bytes=config.api.max_body_bytes)
+    app.add_middleware(
+        LoadGuard,
+        max_requests=config.api.max_requests,
+        max_streams=config.api.max_streams,
+        metrics=metrics,
+    )
     app.add_middleware(RequestLife, metrics=metrics)  # the last one added is the outermost
     check_permissions(app)
     return app

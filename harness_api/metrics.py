@@ -41,6 +41,12 @@ class Metrics:
             "Live deltas not shown to a slow reader",
             registry=self.registry,
         )
+        self.shed = Counter(
+            "harness_api_requests_shed",
+            "Requests refused because as many as the process takes were under way",
+            ["kind"],
+            registry=self.registry,
+        )
         self.doorbells_lost = Gauge(
             "harness_api_doorbells_lost",
             "Doorbells that the broker did not take since start; the scheduler rings again",

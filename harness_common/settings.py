@@ -28,6 +28,10 @@ class ApiSettings(_Group):
     port: int = 8700
     max_body_bytes: int = 2 * 1024 * 1024
     max_wait_s: float = 60.0
+    max_requests: int = 256
+    """Requests under way at once in one process; more are refused with 503 and Retry-After."""
+    max_streams: int = 2_000
+    """Event streams and long polls open at once in one process."""
     idempotency_ttl_s: int = 24 * 3600
     sse_ping_s: float = 15.0
     key_pepper: SecretStr | None = None

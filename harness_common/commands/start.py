@@ -379,7 +379,7 @@ async def insert(
         "events": [{"type": e.type, "step": e.step, "payload": e.payload} for e in made.events],
         "messages": [
             {
-                "n": max(first.copied) + i,
+                "n": first.copied[1] + 1 + i,
                 "step": state.step,
                 "role": m.role,
                 "trust": m.trust,

@@ -55,6 +55,8 @@ class Look:
     """Slots of the global limit that tenants hold as blocks."""
     all_running: int | None
     """The platform's limit on running runs, when it is not the setting."""
+    forsaken: bool
+    """A child run goes on although its parent was asked to stop or has ended."""
     queue_age_s: float
 
 

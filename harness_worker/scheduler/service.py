@@ -23,6 +23,7 @@ from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_worker.scheduler.admit import AdmitLoop
+from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
@@ -38,6 +39,7 @@ def make_loops(shared: Shared) -> list[Loop]:
     """Build the loops in the order in which a tick runs them."""
     return [
         ReapLoop(shared),
+        CancelLoop(shared),
         WakeLoop(shared),
         ReleaseLoop(shared),
         AdmitLoop(shared),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -112,6 +113,8 @@ class ToolScope:
     bell: Bell
     children: int = 1
     """Calls of this step that start a child: an unshared budget is divided by it."""
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a child is started: its share depends on those before it."""
 
     def key(self, index: int) -> dict[str, Any]:
         """Name a ledger row."""

@@ -47,7 +47,8 @@ async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild)
     """
     child = await _child(scope, call.index)
     if child is None:
-        child = await _start(scope, call, wanted)
+        async with scope.starting:
+            child = await _start(scope, call, wanted)
     run_id = encode("run", child["id"])
     if Status(child["status"]) not in TERMINAL:
         about = {"run": run_id, "agent": wanted.agent}

@@ -38,7 +38,7 @@ from harness_common.settings import Settings
 from harness_worker.sdk import tool
 
 _NAME = "run_program"
-_TERM_GRACE_S = 2.0
+_TERM_GRACE_S = 1.0
 _DRAIN_S = 0.5
 """How long output is waited for once the program itself has ended."""
 _MAX_ARGS = 64

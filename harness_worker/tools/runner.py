@@ -155,7 +155,11 @@ class ToolRunner:
         assert call.attempt_id is not None
         if await self._ledger.give_up(call, call.attempt_id, CallStatus.UNKNOWN, why):
             return self._outcome(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
-        return await self.run(await self._ledger.read(call.index))
+        fresh = await self._ledger.read(call.index)
+        if fresh.is_dead_intent():
+            # Another attempt is under way since: it is its owner's, and not ours to judge.
+            raise LostOwnership("another attempt is under way", run_id=str(self._scope.run.id))
+        return await self.run(fresh)
 
     async def _attempt(self, call: PendingCall, tool: Tool) -> Ended:
         """Call the function within its timeout and make a value of whatever it does."""

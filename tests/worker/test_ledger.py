@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness_common.contracts.tool import EffectClass, WaitUntil
+from harness_common.core.errors import LostOwnership
 from harness_common.core.inputs import Admit, OwnerLost, TimerDue
 from harness_common.core.rules import advance
 from harness_common.core.step import ToolsUnknown, ToolsWaiting
 from harness_common.store.apply import Write, apply
 from harness_worker.steps import tools
 from harness_worker.tools.call import PendingCall
-from tests.store.play import say
+from tests.store.play import say, sql
 from tests.worker.runtime import claim_tools_step, make_runtime, make_tool
 
 
@@ -65,3 +66,26 @@ async def test_a_resumed_write_is_not_repeated_after_a_death(play, db):
     assert PendingCall.from_row(ctx.calls[0]).is_dead_intent()
     assert isinstance(await tools.run(ctx), ToolsUnknown)
     assert len(effects) == 1
+
+
+async def test_a_stale_owner_does_not_judge_the_attempt_of_the_next(play, db):
+    """INV6: a person said "run again" meanwhile, and the live owner's result would be lost."""
+
+    async def pay(ctx, i):
+        raise Crash
+
+    runtime = await make_runtime(db, tools=[make_tool("pay", EffectClass.WRITE, pay)])
+    run_id = await play.start()
+    await play.step(run_id, say(tools=["pay"]))
+    ctx = await claim_tools_step(runtime, play, run_id)
+    with pytest.raises(Crash):
+        await tools.run(ctx)
+    assert await play.apply(await play.read(run_id), OwnerLost("w", "killed")) is not None
+    stale = await claim_tools_step(runtime, play, run_id)
+    await sql(
+        db, "UPDATE tool_calls SET attempt_id = uuid7(), attempt = 2 WHERE run_id = :r", r=run_id
+    )
+    with pytest.raises(LostOwnership, match="another attempt"):
+        await tools.run(stale)
+    (call,) = await play.calls(run_id)
+    assert (call["status"], call["attempt"]) == ("running", 2)

@@ -11,5 +11,8 @@ SELECT extract(epoch FROM (SELECT min(wake_at) FROM runs WHERE wake_at IS NOT NU
         WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s)) AS capacity,
        (SELECT coalesce(sum(granted), 0) FROM tenant_slots) AS granted,
        (SELECT max_running FROM platform WHERE name = 'global') AS all_running,
+       EXISTS (SELECT 1 FROM runs c JOIN runs p ON p.tenant_id = c.tenant_id AND p.id = c.parent_run_id
+               WHERE c.parent_run_id IS NOT NULL AND c.finished_at IS NULL AND NOT c.cancel_requested
+                 AND (p.cancel_requested OR p.finished_at IS NOT NULL)) AS forsaken,
        coalesce((SELECT max(queue_age_s) FROM workers WHERE died_at IS NULL), 0) AS queue_age_s,
        clock_timestamp() AS now

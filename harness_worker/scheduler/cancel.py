@@ -1,0 +1,50 @@
+"""Cancellation below a run: children are stopped when their parent was asked to stop or has ended.
+
+Level by level: a child that is asked to stop makes its own children forsaken, and the next tick
+finds them. A child is told like any run: by its row, and its worker by a signal.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from harness_common.commands import cancel_run
+from harness_common.coord.channel import Channel
+from harness_common.core.errors import HarnessError
+from harness_common.core.ids import encode
+from harness_worker.scheduler.looper import Look, Shared
+
+log = structlog.get_logger()
+
+
+class CancelLoop:
+    """Stops forsaken children."""
+
+    name = "cancel"
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._channel = Channel(shared.redis, shared.settings.redis.prefix)
+
+    async def run_once(self, look: Look) -> int:
+        """Ask every forsaken child to stop, up to a batch."""
+        if not look.forsaken:
+            return 0
+        shared = self._shared
+        rows = await shared.db.fetch("forsaken", {"batch": shared.settings.scheduler.batch})
+        for row in rows:
+            parent = encode("run", row["parent_run_id"])
+            reason = f"its parent {parent} is {row['parent_status']}"
+            try:
+                asked = await cancel_run(
+                    shared.db, row["tenant_id"], row["run_id"], by=parent, reason=reason
+                )
+            except HarnessError as error:
+                # One that cannot be stopped must not hold up its siblings.
+                log.error("run.skipped", run_id=encode("run", row["run_id"]), error=error.message)
+                shared.count("runs_skipped")
+                continue
+            if asked.claimed_by is not None:
+                await self._channel.cancel(asked.claimed_by, row["run_id"])
+        shared.count("children_cancelled", len(rows))
+        return len(rows)

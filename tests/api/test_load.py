@@ -1,0 +1,81 @@
+"""Backpressure: a slow database or slow readers cost a bounded amount, and nobody waits to be
+refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import psycopg
+import pytest
+from asgi_lifespan import LifespanManager
+
+from harness_api.app import create_app
+from harness_common.settings import ApiSettings
+
+
+@pytest.fixture
+async def small(config, db, redis, tenant):
+    """Make an API that takes three requests and two streams at once."""
+    api = config.api.model_copy(update={"max_requests": 3, "max_streams": 2})
+    app = create_app(config.model_copy(update={"api": ApiSettings(**api.model_dump())}))
+    async with LifespanManager(app):
+        yield httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://api",
+            headers=tenant.headers("admin"),
+            timeout=30,
+        )
+
+
+@pytest.fixture
+async def slow_database(database_url, tenant):
+    """Hold the tenant's slots, so that every start of a run waits; gives what lets them go on."""
+    async with await psycopg.AsyncConnection.connect(database_url) as conn:
+        await conn.execute(
+            "SELECT 1 FROM tenant_slots WHERE tenant_id = %s FOR UPDATE", (tenant.id,)
+        )
+        yield conn.rollback
+
+
+async def under_way(app_client, n):
+    tasks = [
+        asyncio.create_task(app_client.post("/v1/runs", json={"agent": "a", "input": "x"}))
+        for _ in range(n)
+    ]
+    await asyncio.sleep(0.3)
+    return tasks
+
+
+async def test_what_cannot_be_served_soon_is_refused_at_once_and_nothing_accepted_is_lost(
+    small, slow_database
+):
+    tasks = await under_way(small, 3)
+    begun = time.monotonic()
+    refused = await small.post("/v1/runs", json={"agent": "a", "input": "x"})
+    assert time.monotonic() - begun < 1
+    assert (refused.status_code, refused.json()["code"]) == (503, "OVERLOADED")
+    assert 1 <= int(refused.headers["Retry-After"]) <= 3
+    assert refused.json()["limit"] == 3
+    assert (await small.get("/healthz")).status_code == 200
+    metrics = (await small.get("/metrics")).text
+    assert 'harness_api_requests_shed_total{kind="requests"} 1.0' in metrics
+    await slow_database()
+    assert [t.status_code for t in await asyncio.gather(*tasks)] == [202] * 3
+    again = await small.post("/v1/runs", json={"agent": "a", "input": "x"})
+    assert again.status_code == 202, "room is given back"
+
+
+async def test_streams_do_not_use_up_the_room_of_requests(small):
+    run = (await small.post("/v1/runs", json={"agent": "a", "input": "x"})).json()
+    polls = [
+        asyncio.create_task(small.get(f"/v1/runs/{run['id']}", params={"wait": 2}))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.3)
+    third = await small.get(f"/v1/runs/{run['id']}", params={"wait": 2})
+    assert (third.status_code, third.json()["limit"]) == (503, 2)
+    assert (await small.get("/v1/runs")).status_code == 200
+    assert [p.status_code for p in await asyncio.gather(*polls)] == [200, 200]

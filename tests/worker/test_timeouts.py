@@ -1,0 +1,87 @@
+"""Each timeout ends what it should and nothing more: a tool, a step, the run's wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from harness_common.contracts.tool import EffectClass
+from harness_common.core.run import Status
+from harness_worker.advance import answer
+from tests.store.play import say, sql
+from tests.worker.runtime import make_runtime, make_tool
+
+
+async def for_ever(ctx, i):
+    await asyncio.sleep(60)
+
+
+def slow(name, effect, timeout_s=None):
+    made = make_tool(name, effect, for_ever)
+    return replace(made, spec=replace(made.spec, timeout_s=timeout_s))
+
+
+def quick(name="quick"):
+    async def fn(ctx, i):
+        return "here"
+
+    return make_tool(name, EffectClass.READ, fn)
+
+
+async def tools_step(play, runtime, *names, **more):
+    """Run one tools step of a run whose model asked for these tools."""
+    await sql(
+        play.db,
+        "UPDATE agents SET spec = jsonb_set(spec, '{tools}', to_jsonb(cast(:n AS text[])))",
+        n=list(runtime.tools.names()),
+    )
+    run_id = await play.start(**more)
+    await play.step(run_id, say(tools=names))
+    await answer(runtime, play.tenant_id, run_id, 2)
+    return run_id
+
+
+@pytest.mark.parametrize(
+    ("effect", "status"),
+    [(EffectClass.READ, "failed"), (EffectClass.WRITE, "unknown")],
+)
+async def test_a_tool_that_takes_too_long_ends_alone(play, db, effect, status):
+    """Its neighbour of the same answer keeps its result. INV3: a write is not tried again."""
+    runtime = await make_runtime(db, tools=[quick(), slow("slow", effect, 0.1)])
+    run_id = await tools_step(play, runtime, "quick", "slow")
+    calls = await play.calls(run_id)
+    assert [(c["name"], c["status"]) for c in calls] == [("quick", "succeeded"), ("slow", status)]
+    run = await play.read(run_id)
+    waits = status == "unknown"
+    assert run.state.status is (Status.WAITING_APPROVAL if waits else Status.RUNNING)
+    assert run.state.step == (1 if waits else 2)
+
+
+@pytest.mark.parametrize("effect", [EffectClass.READ, EffectClass.WRITE])
+async def test_a_step_that_takes_too_long_is_tried_again_or_left_to_a_person(play, db, effect):
+    runtime = await make_runtime(db, tools=[slow("slow", effect)])
+    worker = runtime.settings.worker.model_copy(update={"step_timeout_s": 0.2})
+    runtime.settings = runtime.settings.model_copy(update={"worker": worker})
+    run_id = await tools_step(play, runtime, "slow")
+    state = (await play.read(run_id)).state
+    assert (state.status, state.failures) == (Status.DELAYED, 1)
+    (call,) = await play.calls(run_id)
+    assert call["status"] == ("unknown" if effect is EffectClass.WRITE else "proposed")
+
+
+async def test_the_end_of_a_run_s_time_leaves_an_effect_in_flight_unknown(play, db):
+    """INV3: it may have happened; the run ends in time all the same, and says why."""
+    runtime = await make_runtime(
+        db, tools=[slow("look", EffectClass.READ), slow("pay", EffectClass.WRITE), quick("other")]
+    )
+    run_id = await tools_step(play, runtime, "pay", "other", timeout_s=2)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.stop_reason) == (Status.FAILED, "deadline_exceeded")
+    assert [c["status"] for c in await play.calls(run_id)] == ["unknown", "cancelled"]
+    assert state.limits.deadline is not None
+    (row,) = await sql(db, "SELECT finished_at FROM runs WHERE id = :r", r=run_id)
+    assert row["finished_at"] - state.limits.deadline < timedelta(seconds=2)
+    assert await play.running() == 0
