@@ -59,6 +59,17 @@ class Scene:
     now_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one round wants to do."""
+
+    given: Given
+    blocks: dict[UUID, int]
+    crowded: set[UUID]
+    touched: list[UUID]
+    """Tenants of whom something is to be written."""
+
+
 class AdmitLoop:
     """Admits queued runs."""
 
@@ -80,13 +91,11 @@ class AdmitLoop:
             return 0
         scene = await self._read()
         self._slots = max(scene.room.slots, sum(t.running for t in scene.tenants))
-        given = share(scene.tenants, scene.room)
-        await self._grant(scene, given)
-        applied = await self._admit(scene, given) if given else []
-        marked = await self._mark(scene, given)
+        plan = self._plan(scene)
+        applied = await self._write(scene, plan) if plan.touched else []
         self._pace(scene, look, admitted=len(applied))
         # Marks are taken off by one more round after the last run was let in.
-        self._seen = () if marked else seen
+        self._seen = () if plan.crowded else seen
         self._shared.count("runs_admitted", len(applied))
         return len(applied)
 
@@ -160,56 +169,57 @@ class AdmitLoop:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _grant(self, scene: Scene, given: Given) -> None:
-        """Move blocks of the global limit to where they are wanted: take back first, then give."""
+    def _plan(self, scene: Scene) -> Plan:
         rows, room = scene.rows, scene.room
+        given = share(scene.tenants, room)
         plenty = len(rows) * SHARE <= room.slots - sum(t.running for t in scene.tenants)
         likely = [t for t, row in rows.items() if plenty or row["recent"]]
         counts = {t: sum(streams.values()) for t, streams in given.items()}
         wanted = blocks(scene.tenants, counts, likely, room)
-        current = {t: row["granted"] for t, row in rows.items()}
-        await self._set_blocks({t: n for t, n in wanted.items() if n < current[t]}, current)
-        spare = room.slots - sum(current.values())
-        more: dict[UUID, int] = {}
-        for tenant_id in sorted(wanted, key=lambda t: (t not in given, t)):
-            step = min(wanted[tenant_id] - current[tenant_id], spare)
-            if step > 0:
-                more[tenant_id] = current[tenant_id] + step
-                spare -= step
-        await self._set_blocks(more, current)
+        marked = crowded(scene.tenants, given, room)
+        touched = [
+            t
+            for t, row in rows.items()
+            if t in given or wanted[t] != row["granted"] or row["crowded"] != (t in marked)
+        ]
+        return Plan(given, wanted, marked, touched)
 
-    async def _set_blocks(self, changed: Mapping[UUID, int], current: dict[UUID, int]) -> None:
-        if not changed:
-            return
-        body = [{"tenant_id": t, "granted": n} for t, n in changed.items()]
-        params = {"blocks": json_codec.dumps_text(body), "term": self._shared.term}
-        for row in await self._shared.db.fetch("slots_grant", params):
-            current[row["tenant_id"]] = row["granted"]
-
-    async def _admit(self, scene: Scene, given: Given) -> list[Applied]:
-        """Let in what was given, in one transaction; then ring, those of the least given first."""
-        shared = self._shared
+    async def _write(self, scene: Scene, plan: Plan) -> list[Applied]:
+        """Move the blocks, mark who is crowded, and let in what was given, in one transaction;
+        then ring, for those of the least given first.
+        """
+        shared, timeout_s = self._shared, self._shared.db.timeout_s
         async with shared.db.transaction() as conn:
             await shared.check_term(conn)
-            slots = await run_sql(conn, "slots_take", {"tenants": list(given)}, 10.0)
-            room = {row["tenant_id"]: row["room"] for row in slots}
-            streams = _streams(given, room, scene.rates)
+            held = await run_sql(conn, "slots_take", {"tenants": plan.touched}, timeout_s)
+            granted = _granted(scene, plan, held)
+            body = [
+                {
+                    "tenant_id": row["tenant_id"], "granted": granted[row["tenant_id"]],
+                    "crowded": row["tenant_id"] in plan.crowded,
+                    "given": row["tenant_id"] in plan.given,
+                }
+                for row in held
+            ]  # fmt: skip
+            await run_sql(conn, "slots_write", {"slots": json_codec.dumps_text(body)}, timeout_s)
+            room = {
+                row["tenant_id"]: min(row["max_running"], granted[row["tenant_id"]])
+                - row["running"]
+                for row in held
+            }
+            streams = _streams(plan.given, room, scene.rates)
             if not streams:
                 return []
             params = {"streams": json_codec.dumps_text(streams)}
-            rows = await run_sql(conn, "admit_pick", params, shared.db.timeout_s)
-            rows = _within(rows, given, room)
-            writes = shared.writes(rows, lambda _row, _before: [Admit()], slots[0]["now"])
+            rows = _within(await run_sql(conn, "admit_pick", params, timeout_s), plan.given, room)
+            writes = shared.writes(rows, lambda *_: [Admit()], held[0]["now"])
             applied = [
-                one
-                for one in await apply(conn, writes, timeout_s=shared.db.timeout_s)
-                if one is not None
+                one for one in await apply(conn, writes, timeout_s=timeout_s) if one is not None
             ]
             begun = Counter(row["tenant_id"] for row in rows if not row["started"])
-            paid = _paid(scene, begun)
-            if paid:
-                body = {"paid": json_codec.dumps_text(paid)}
-                await run_sql(conn, "starts_charge", body, shared.db.timeout_s)
+            if paid := _paid(scene, begun):
+                params = {"paid": json_codec.dumps_text(paid)}
+                await run_sql(conn, "starts_charge", params, timeout_s)
         self._note(applied)
         return applied
 
@@ -220,17 +230,6 @@ class AdmitLoop:
         let_in = Counter(one.run.queue for one in applied)
         for row in self._load:
             row["running"] += let_in[row["queue"]]
-
-    async def _mark(self, scene: Scene, given: Given) -> set[UUID]:
-        """Say to workers whose turns must end when they are over."""
-        marked = crowded(scene.tenants, given, scene.room)
-        changed = [t for t, row in scene.rows.items() if row["crowded"] != (t in marked)]
-        if changed:
-            await self._shared.db.fetch(
-                "slots_crowd",
-                {"crowded": list(marked), "changed": changed, "term": self._shared.term},
-            )
-        return marked
 
     def _pace(self, scene: Scene, look: Look, *, admitted: int) -> None:
         """Ask for the next round: soon while slots become free quickly, or when a rate allows."""
@@ -268,6 +267,24 @@ def _tenant(row: Row, waiting: Mapping[Stream, int], rates: Mapping[UUID | None,
         held_s=row["held_s"],
         starts=None if rate is None else rate.allowed(row["now_s"]),
     )
+
+
+def _granted(scene: Scene, plan: Plan, held: Sequence[Row]) -> dict[UUID, int]:
+    """Fit the wanted blocks to what runs now: take back first, then give what is left to give.
+
+    Nobody but the leader changes a block, so that those of tenants that are not held are known.
+    """
+    out = {t: row["granted"] for t, row in scene.rows.items()}
+    for row in held:
+        tenant_id = row["tenant_id"]
+        out[tenant_id] = max(row["running"], min(plan.blocks[tenant_id], row["granted"]))
+    spare = scene.room.slots - sum(out.values())
+    for row in sorted(held, key=lambda r: r["tenant_id"] not in plan.given):
+        more = min(plan.blocks[row["tenant_id"]] - out[row["tenant_id"]], spare)
+        if more > 0:
+            out[row["tenant_id"]] += more
+            spare -= more
+    return out
 
 
 def _streams(
