@@ -46,6 +46,8 @@ class Samples:
     valkey_mb: list[float] = field(default_factory=list)
     doorbells: list[int] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """Processor time of the scheduler meanwhile."""
 
 
 def run(stack: Stack, options: Options) -> Outcome:
@@ -117,6 +119,7 @@ async def _newcomers(load: Load, quiet: list[UUID], seconds: float) -> list[floa
 
 def _watch(lab: Lab, scheduler: Proc, samples: Samples, stop: threading.Event) -> None:
     process = psutil.Process(scheduler.pid)
+    before = sum(process.cpu_times()[:2])
     with lab.stack.redis() as client, psycopg.connect(lab.database_url, autocommit=True) as conn:
         while not stop.wait(0.1):
             samples.scheduler_mb.append(process.memory_info().rss / 1e6)
@@ -130,6 +133,7 @@ def _watch(lab: Lab, scheduler: Proc, samples: Samples, stop: threading.Event) -
             samples.doorbells.append(waiting)
             row = conn.execute("SELECT sum(running)::int FROM tenant_slots").fetchone()
             samples.running.append(row[0] if row else 0)
+            samples.cpu_s = sum(process.cpu_times()[:2]) - before
 
 
 def _read(rounds: Path) -> list[tuple[float, int]]:
@@ -155,6 +159,7 @@ def _outcome(
     measures = [
         Measure("a round of admission, p50", percentile(took, 50), "ms"),
         Measure("a round of admission, p99", percentile(took, 99), "ms", 50, "most"),
+        Measure("scheduler, CPU a round", samples.cpu_s * 1000 / max(1, len(took)), "ms"),
         Measure("rounds", len(took), ""),
         Measure("runs done", done / seconds, "runs/s"),
         Measure("doorbells in the broker at most", max(samples.doorbells), "", places, "most"),
