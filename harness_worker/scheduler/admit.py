@@ -43,6 +43,7 @@ _COUNT_FREELY: Final = 500
 _COUNT_PAUSE_S: Final = 50e-6
 _SOON_S: Final = 0.25
 _REFILL_S: Final = 0.02
+_SHORTEST_S: Final = 0.01
 
 Given = dict[UUID, dict[Stream, int]]
 
@@ -238,10 +239,11 @@ class AdmitLoop:
             self._busy_until = now + _SOON_S
         if look.queued and now < self._busy_until:
             self._shared.ask_again(_REFILL_S)
+        waiting = {t.id for t in scene.tenants if any(t.waiting.values())}
         for tenant_id, rate in scene.rates.items():
-            row = scene.rows.get(tenant_id) if tenant_id else None
-            if look.queued and (row is None or row["running"] < row["max_running"]):
-                self._shared.ask_again(max(_REFILL_S / 2, rate.wait_s(scene.now_s)))
+            wait_s = rate.wait_s(scene.now_s)
+            if wait_s > 0 and (tenant_id in waiting or (tenant_id is None and waiting)):
+                self._shared.ask_again(max(_SHORTEST_S, wait_s))
 
 
 def _rates(rows: Sequence[Row]) -> dict[UUID | None, Rate]:
@@ -332,6 +334,6 @@ def _paid(scene: Scene, begun: Mapping[UUID, int]) -> list[dict[str, Any]]:
     for tenant_id, rate in scene.rates.items():
         count = sum(begun.values()) if tenant_id is None else begun.get(tenant_id, 0)
         if count:
-            tat_s = rate.charged(scene.now_s, count).tat_s
-            out.append({"tenant_id": tenant_id, "tat_s": tat_s})
+            scene.rates[tenant_id] = rate.charged(scene.now_s, count)
+            out.append({"tenant_id": tenant_id, "tat_s": scene.rates[tenant_id].tat_s})
     return out
