@@ -28,6 +28,7 @@ from harness_common.core.step import ModelAnswered
 from harness_common.store.apply import StepRecord, group_commit, settle
 from harness_common.store.audit import Actor
 from harness_common.store.claim import Claimed, Want, claim
+from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.sessions import create_session
 
 TITLE: Final = "1,000 state writes a second"
@@ -52,6 +53,7 @@ class _Writer:
         self._chance = random.Random(_SEED)
         self.claimed: list[Claimed] = []
         self.startable: list[UUID] = []
+        self.failed: list[str] = []
         self.ms: dict[str, list[float]] = {"session": [], "run": [], "step": [], "cancel": []}
 
     async def prepare(self, count: int) -> None:
@@ -81,8 +83,16 @@ class _Writer:
     async def write(self, due: float) -> None:
         """Do one write that was due at `due` (monotonic)."""
         kind, what = self.pick()
-        await what()
+        try:
+            await what()
+        except DatabaseUnavailable as error:
+            self.failed.append(f"{kind}: {error}")
+            return
         self.ms[kind].append((time.perf_counter() - due) * 1000)
+
+    def problems(self) -> list[str]:
+        """Name what could not be written."""
+        return [f"{len(self.failed)} writes failed: {self.failed[0]}"] if self.failed else []
 
     async def _run(self) -> None:
         started = await start_run(
@@ -141,4 +151,5 @@ async def _measure(lab: Lab, seconds: int) -> Outcome:
                 k: {f"p{q}": percentile(v, q) for q in (50, 90, 99)} for k, v in writer.ms.items()
             },
         },
+        writer.problems(),
     )

@@ -31,11 +31,12 @@ PERMISSIONS: Final[frozenset[str]] = frozenset(get_args(Permission))
 PLATFORM: Final = frozenset({"platform:read", "platform:write"})
 """Permissions that only keys of an operator's tenant have."""
 _READS: Final = frozenset(
-    {"runs:read", "agents:read", "sessions:read", "artifacts:read", "tenant:read", "workers:read"}
+    f"{noun}:read"
+    for noun in ("runs", "agents", "sessions", "schedules", "artifacts", "tenant", "workers")
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,
-    "operator": _READS | {"runs:write", "agents:write", "sessions:write"},
+    "operator": _READS | {"runs:write", "agents:write", "sessions:write", "schedules:write"},
     "approver": _READS | {"approvals:read", "approvals:write"},
     "admin": PERMISSIONS,
 }

@@ -13,8 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from harness_common.core.lease import is_quarantine
 
 
 class _Group(BaseModel):
@@ -57,6 +59,20 @@ class WorkerSettings(_Group):
     tools: tuple[str, ...] = ()
     """Modules that hold user tools."""
     task_events: bool = True
+    quarantine_look_s: Annotated[float, Field(ge=0.1, le=60)] = 2.0
+    """How often a supervisor asks whether suspects wait for a quarantine process."""
+    quarantine_linger_s: Annotated[float, Field(ge=0)] = 60.0
+    """How long a quarantine process stays after the last suspect."""
+
+    @model_validator(mode="after")
+    def _quarantine_is_alone(self) -> WorkerSettings:
+        named = [q for q in self.queues if is_quarantine(q)]
+        if named and self.concurrency != 1:
+            raise ValueError(
+                f"{named[0]} is a queue of suspects, which run alone: a worker that serves it "
+                f"needs concurrency 1, not {self.concurrency}"
+            )
+        return self
 
 
 class DatabaseSettings(_Group):
@@ -97,6 +113,8 @@ class SchedulerSettings(_Group):
     tenant_max_running: int = 1_000
     """Default for a new tenant."""
     partitions_ahead_weeks: int = 8
+    firings_days: int = 90
+    """How long it is remembered what became of each firing of a schedule."""
 
 
 class ModelSettings(_Group):

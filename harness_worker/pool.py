@@ -38,6 +38,8 @@ class TaskPool(BasePool):
 
     on_loop_start: ClassVar[Hook | None] = None
     on_loop_stop: ClassVar[Hook | None] = None
+    stop_limit_s: ClassVar[float | None] = None
+    """How long a drain may take; a loop that is stuck must not keep the process for ever."""
 
     def on_start(self) -> None:
         """Start the loop and wait until the process is ready to work."""
@@ -98,8 +100,11 @@ class TaskPool(BasePool):
                 await asyncio.wait(list(self._tasks), timeout=5.0)
 
         try:
-            asyncio.run_coroutine_threadsafe(drain(), self.loop).result()
+            asyncio.run_coroutine_threadsafe(drain(), self.loop).result(type(self).stop_limit_s)
             self._ending = True
+        except TimeoutError:
+            log.critical("loop.stuck")
+            os._exit(75)
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(5.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -57,6 +58,18 @@ class Process:
         log.critical("worker.loop_ended", error=repr(task.exception()))
         os._exit(70)
 
+    def leave_if_not_alone(self) -> None:
+        """End a process that holds one run at a time once a tool thread outlived its call: if that
+        thread killed the process later, the next run would be blamed.
+        """
+        runtime = self.runtime
+        if runtime is None or runtime.stopping or runtime.settings.worker.concurrency != 1:
+            return
+        if runtime.threads.abandoned:
+            runtime.stopping = True  # takes nothing more from here on
+            log.warning("worker.leaves", abandoned_threads=runtime.threads.abandoned)
+            os.kill(os.getpid(), signal.SIGTERM)
+
     async def stop(self) -> None:
         """Take nothing more; wait out the grace; hand over model steps and reads; await started
         writes.
@@ -66,6 +79,7 @@ class Process:
             return
         runtime.stopping = True
         log.info("worker.stopping", held=len(runtime.held))
+        self._loops.append(asyncio.create_task(_tell_stopping(runtime)))
         await _until_idle(runtime, runtime.settings.worker.grace_s)
         release_all(runtime)
         await _until_idle(runtime, 60.0)
@@ -75,6 +89,12 @@ class Process:
         with contextlib.suppress(DatabaseUnavailable):
             await close_runtime(runtime)
         log.info("worker.stopped", held=len(runtime.held), **asdict(runtime.counters))
+
+
+async def _tell_stopping(runtime: Runtime) -> None:
+    """Say so in Postgres, if it answers: a kill from now on is not the doing of what we hold."""
+    with contextlib.suppress(DatabaseUnavailable):
+        await runtime.heart.fetch("worker_stopping", {"worker": runtime.worker})
 
 
 async def _until_idle(runtime: Runtime, limit_s: float) -> None:
@@ -88,6 +108,7 @@ async def _until_idle(runtime: Runtime, limit_s: float) -> None:
 process = Process(app, os.environ.get("HARNESS_WORKER_NAME", f"steps-{os.getpid()}"))
 TaskPool.on_loop_start = process.start
 TaskPool.on_loop_stop = process.stop
+TaskPool.stop_limit_s = settings().worker.grace_s + 90.0
 
 
 @app.task(name=STEP_TASK, ignore_result=True, acks_late=False)
@@ -95,4 +116,5 @@ def step(tenant_id: str, run_id: str, version: int) -> str:
     """Answer a doorbell: look at this run, and do its next step if it is still to do."""
     assert process.runtime is not None
     outcome: str = wait_for(answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version))
+    process.leave_if_not_alone()
     return outcome

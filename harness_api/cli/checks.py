@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness_api.cli.dev_file import read_dev_file
 from harness_common.core.errors import HarnessError
+from harness_common.core.lease import is_quarantine
 from harness_common.settings import Settings
 
 if TYPE_CHECKING:
@@ -234,17 +235,24 @@ def api() -> Iterator[Finding]:
             text = f"good, for the tenant {tenant.name!r}"
             yield Finding("api key", State.OK, text)
             alive = [w for w in client.workers.list() if w.died_at is None]
-            room = sum(w.concurrency for w in alive)
+            quarantine = [w for w in alive if any(is_quarantine(q) for q in w.queues)]
+            working = [w for w in alive if w not in quarantine]
     except HarnessError as error:
         advice = (
             "Start it with `harness dev` or `harness api`; see HARNESS_API_URL, HARNESS_API_KEY."
         )
         yield Finding("api", State.FAIL, error.message, advice)
         return
-    if not alive:
+    if not working:
         yield Finding("workers", State.WARN, "none", "Start some with `harness worker`.")
     else:
-        yield Finding("workers", State.OK, f"{len(alive)} alive, with room for {room} steps")
+        room = sum(w.concurrency for w in working)
+        yield Finding("workers", State.OK, f"{len(working)} alive, with room for {room} steps")
+    if quarantine:
+        names = ", ".join(f"{w.name} ({'busy' if w.held else 'idle'})" for w in quarantine)
+        yield Finding(
+            "quarantine", State.WARN, names, "Runs whose worker processes died: see docs/poison.md."
+        )
 
 
 def _unset(name: str, variable: str) -> Finding:

@@ -13,7 +13,17 @@ from typing import Annotated
 
 import typer
 
-from harness_api.cli import agents, artifacts, doctor, keys, processes, runs, sessions, tenant
+from harness_api.cli import (
+    agents,
+    artifacts,
+    doctor,
+    keys,
+    processes,
+    runs,
+    schedules,
+    sessions,
+    tenant,
+)
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
 from harness_common.core.errors import HarnessError
@@ -43,6 +53,7 @@ for name, commands in {
     "runs": runs.app,
     "agents": agents.app,
     "sessions": sessions.app,
+    "schedules": schedules.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
     "tenant": tenant.app,
@@ -137,6 +148,7 @@ _HINTS = {
     "key": "set HARNESS_API_KEY; `harness dev` keeps its admin key in <data folder>/admin.key",
     "run_id": "`harness runs list` shows the runs of your tenant",
     "session_id": "`harness sessions list` shows the sessions of your tenant",
+    "schedule": "`harness schedules list` shows the schedules of your tenant",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

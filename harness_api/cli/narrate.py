@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness_api.cli.output import SCRIPTED, ms, scripted, short, usd
 from harness_common.core import events as ev
+from harness_common.core.rules import SUSPECT_DEATHS
 
 if TYPE_CHECKING:
     from harness_api.client.types import Event
@@ -122,7 +123,12 @@ def _waiting(payload: Payload, _: str) -> str:
 
 def _recovered(payload: Payload, _: str) -> str:
     why = short(str(payload.get("why")))
-    return f"its worker was lost ({why}); another one goes on from the last checkpoint"
+    lost = f"its worker was lost ({why})"
+    if int(payload.get("deaths") or 0) < SUSPECT_DEATHS:
+        return f"{lost}; another one goes on from the last checkpoint"
+    if payload.get("solo"):
+        return f"{lost} while it held nothing else"
+    return f"{lost}, not for the first time; it goes on in quarantine, alone in its process"
 
 
 def _cancel_requested(payload: Payload, _: str) -> str:

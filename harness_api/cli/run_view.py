@@ -130,6 +130,8 @@ def print_outcome(run: Run) -> None:
         print(f"\nResult{scripted(run.scripted)}:\n\n{clean(run.output)}")
     if run.needs_a_person:
         print(f"\nIt waits for a person. `harness runs cancel {run.id}` stops it.")
+    elif run.stop_reason == "poisoned":
+        _print_poisoned(run)
     elif (run.error or {}).get("category") == "permanent":
         # A retry keeps the pinned version of the agent, and so the reason why it failed.
         print(
@@ -138,3 +140,13 @@ def print_outcome(run: Run) -> None:
         )
     elif run.is_over and run.status != OUTCOME_OK:
         print(f"\n`harness runs retry {run.id}` goes on from its last checkpoint.")
+
+
+def _print_poisoned(run: Run) -> None:
+    """Print which processes a poison run took with it, and how to try again."""
+    for death in ((run.error or {}).get("detail") or {}).get("deaths") or []:
+        alone = ", alone" if death.get("solo") else ""
+        print(f"  {death.get('worker')}: {short(str(death.get('why')))}{alone}")
+    print(
+        f"\nOnce its cause is gone, `harness runs retry {run.id}` goes on from its last checkpoint."
+    )

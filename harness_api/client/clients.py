@@ -20,6 +20,7 @@ from harness_api.client.resources import (
     Workers,
 )
 from harness_api.client.runs import Runs
+from harness_api.client.schedules import Schedules
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
 from harness_api.client.wire import AsyncWire, BlockingWire, Wire
@@ -34,6 +35,7 @@ class _Nouns(Generic[M]):
         self.runs: Runs[M] = Runs(http)
         self.agents: Agents[M] = Agents(http)
         self.sessions: Sessions[M] = Sessions(http)
+        self.schedules: Schedules[M] = Schedules(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.tenant: Tenants[M] = Tenants(http)

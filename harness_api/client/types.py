@@ -294,6 +294,45 @@ class Worker(View):
     died_why: str | None = None
 
 
+class Schedule(View):
+    """When runs are started by themselves. `next` are its coming times."""
+
+    id: str
+    name: str
+    status: str
+    when: dict[str, Any] = Field(default_factory=dict)
+    run: dict[str, Any] = Field(default_factory=dict)
+    overlap: str = ""
+    catch_up: str = ""
+    window_s: float = 0.0
+    jitter_s: float = 0.0
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    max_firings: int | None = None
+    firings: int = 0
+    waiting: int = 0
+    next_at: datetime | None = None
+    next: tuple[datetime, ...] = ()
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    created_at: datetime
+    created_by: str = ""
+    updated_at: datetime | None = None
+    links: dict[str, str] = Field(default_factory=dict)
+
+
+class Firing(View):
+    """What became of one firing of a schedule: its run, or why there is none."""
+
+    at: datetime
+    outcome: str
+    run_id: str | None = None
+    reason: str | None = None
+    until: datetime | None = None
+    triggered_by: str | None = None
+    created_at: datetime
+
+
 class AuditEntry(View):
     """One change that somebody asked for."""
 

@@ -13,6 +13,7 @@ from harness_api.routes import (
     run_details,
     run_events,
     runs,
+    schedules,
     sessions,
     tenant,
 )
@@ -24,6 +25,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     artifacts.router,
     agents.router,
     sessions.router,
+    schedules.router,
     api_keys.router,
     tenant.router,
     platform.router,

@@ -16,6 +16,8 @@ Permission = Literal[
     "agents:write",
     "sessions:read",
     "sessions:write",
+    "schedules:read",
+    "schedules:write",
     "artifacts:read",
     "approvals:read",
     "approvals:write",

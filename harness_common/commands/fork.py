@@ -136,6 +136,7 @@ async def _fork(
         session_id=source.session_id if action == "run.retry" else None,
         title=None if action == "run.retry" else f"{action[4:]} of {encode('run', source.id)}",
         priority=source.priority,
+        concurrency_key=source.concurrency_key,  # with its bound, see start_insert.sql
         created_by=request.created_by,
         trace_id=request.trace_id,
     )

@@ -6,12 +6,27 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from harness_common.core.budget import PRESETS
+from harness_common.core.lease import is_quarantine
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+def _no_quarantine(queue: str) -> str:
+    if is_quarantine(queue):
+        raise ValueError(
+            "a queue that ends with .quarantine is kept for runs whose worker processes died; "
+            "choose another name"
+        )
+    return queue
+
+
+QueueName = Annotated[
+    str, Field(pattern=r"^steps\.[a-z0-9_.-]{1,48}$"), AfterValidator(_no_quarantine)
+]
 
 
 class RetrySpec(BaseModel):
@@ -48,7 +63,7 @@ class AgentSpec(BaseModel):
     model_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
-    queue: Annotated[str, Field(pattern=r"^steps\.[a-z0-9_.-]{1,48}$")] = "steps.default"
+    queue: QueueName = "steps.default"
 
     @property
     def turns(self) -> int:

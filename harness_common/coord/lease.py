@@ -53,6 +53,7 @@ class Leases:
         self._renew = redis.register_script(_RENEW)
         self._takes: Batcher[tuple[UUID, str], bool] = Batcher(self._take_all)
         self._releases: Batcher[tuple[UUID, str], bool] = Batcher(self._release_all)
+        self._breaks: Batcher[tuple[UUID, UUID], bool] = Batcher(self._break_all)
 
     def key(self, run_id: UUID) -> str:
         """Name the key of a run's lease."""
@@ -86,7 +87,13 @@ class Leases:
 
     async def break_lease(self, run_id: UUID, worker: UUID) -> None:
         """Delete the lease of a dead worker process, and only that."""
-        await self._break(keys=[self.key(run_id)], args=[f"{worker.hex}:"])
+        await self._breaks((run_id, worker))
+
+    async def _break_all(self, dead: Sequence[tuple[UUID, UUID]]) -> list[bool]:
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id, worker in dead:
+            await self._break(keys=[self.key(run_id)], args=[f"{worker.hex}:"], client=pipe)
+        return [bool(answer) for answer in await pipe.execute()]
 
     async def renew(self, held: Iterable[tuple[UUID, str]]) -> tuple[list[UUID], list[UUID]]:
         """Extend leases in one round trip; return the runs whose lease another holds, and those

@@ -4,7 +4,10 @@ scheduler can see.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -15,13 +18,33 @@ RedisFault = (RedisError, OSError, TimeoutError)
 """Everything that means "Redis did not do it". Nothing in Redis is needed for safety."""
 
 
+class _SaysClosed(AbstractConnection):
+    """Makes a `RedisFault` of what uvloop raises for a write to a transport that has just closed (a
+    bare RuntimeError, where asyncio only drops the bytes).
+    """
+
+    async def _send_packed_command(self, command: Iterable[bytes]) -> None:
+        try:
+            await super()._send_packed_command(command)
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from error
+
+
+class _Plain(_SaysClosed, Connection):
+    pass
+
+
+class _Tls(_SaysClosed, SSLConnection):
+    pass
+
+
 def connect(
     url: str, config: RedisSettings, *, name: str | None = None, max_connections: int = 64
 ) -> Redis:
     """Build a client. Its calls raise `RedisFault` within `config.timeout_s`; replaying any of ours
     is harmless.
     """
-    return Redis.from_url(
+    client = Redis.from_url(
         url,
         client_name=name,
         socket_timeout=config.timeout_s,
@@ -31,3 +54,8 @@ def connect(
         max_connections=max_connections,
         retry=Retry(NoBackoff(), 1),
     )
+    pool = client.connection_pool
+    ours: dict[type[AbstractConnection], type[AbstractConnection]]
+    ours = {Connection: _Plain, SSLConnection: _Tls}
+    pool.connection_class = ours.get(pool.connection_class, pool.connection_class)
+    return client

@@ -21,6 +21,7 @@ PREFIXES: Final = {
     "approval": "appr_",
     "worker": "wrk_",
     "audit": "aud_",
+    "schedule": "sched_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

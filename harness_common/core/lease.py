@@ -7,12 +7,20 @@ a stale one from committing. Only the second is needed for safety.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
+
+_QUARANTINE: Final = ".quarantine"
 
 
 def quarantine_of(queue: str) -> str:
     """Name the queue of suspects: its worker process holds one run at a time."""
-    return f"{queue}.quarantine"
+    return f"{queue}{_QUARANTINE}"
+
+
+def is_quarantine(queue: str) -> bool:
+    """Tell whether a queue is that of another queue's suspects."""
+    return queue.endswith(_QUARANTINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,15 @@ from harness_common.core.inputs import (
     TimerDue,
 )
 from harness_common.core.message import Json, user
-from harness_common.core.run import TERMINAL, WAITING, RunState, Status, Transition
+from harness_common.core.run import DEATHS, TERMINAL, WAITING, RunState, Status, Transition
 from harness_common.core.step import MODEL, CallOutcome
 from harness_common.core.step_rules import step_done, step_failed
 from harness_common.core.tool_call import CallStatus
 
 SUSPECT_DEATHS: Final = 2
 """Process deaths while holding a run after which it runs alone; only a death alone is its own."""
+_DEATHS_TOLD: Final = 5
+"""How many of the last deaths a run remembers, as the evidence of a verdict."""
 
 
 def advance(state: RunState, inputs: Sequence[Input], now: datetime) -> Transition:
@@ -218,7 +220,9 @@ def _owner_lost(state: RunState, one: Input, now: datetime) -> Transition:
         {"worker": one.worker, "why": one.why, "deaths": deaths, "solo": one.solo},
         state.step + 1,
     )
-    free = replace(state, claimed=False, deaths=deaths)
+    told = [*state.memo.get(DEATHS, ()), {"worker": one.worker, "why": one.why, "solo": one.solo}]
+    memo = {**state.memo, DEATHS: told[-_DEATHS_TOLD:]}
+    free = replace(state, claimed=False, deaths=deaths, memo=memo)
     if state.cancel_requested:
         return then(lost, cancelled(free))
     if is_suspect(state) and one.solo:
@@ -227,6 +231,7 @@ def _owner_lost(state: RunState, one: Input, now: datetime) -> Transition:
             "code": "POISONED",
             "message": f"{deaths} worker processes died while they held step {state.step + 1}, the "
             f"last one ({one.worker}: {one.why}) with nothing else in hand",
+            "detail": {"step": state.step + 1, "deaths": memo[DEATHS]},
         }
         return then(lost, end(replace(free, error=error), Status.FAILED, "poisoned"))
     return Transition(free, (lost,))

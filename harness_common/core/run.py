@@ -37,6 +37,9 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
+DEATHS: Final = "deaths"
+"""The memo's key for what is known of deaths at the current step; no part of a checkpoint."""
+
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 WAITING: Final = frozenset(
     {
@@ -150,7 +153,7 @@ def content(state: RunState) -> dict[str, Json]:
         "input_tokens": state.input_tokens,
         "output_tokens": state.output_tokens,
         "cost_usd": state.cost_usd,
-        "memo": dict(state.memo),
+        "memo": {k: v for k, v in state.memo.items() if k != DEATHS},
     }
 
 

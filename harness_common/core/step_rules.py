@@ -12,7 +12,7 @@ from harness_common.core.events import Event
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
 from harness_common.core.retry import retry_in_s
-from harness_common.core.run import RunState, Status, Transition
+from harness_common.core.run import DEATHS, RunState, Status, Transition
 from harness_common.core.step import (
     MODEL,
     TOOLS,
@@ -215,7 +215,8 @@ def _tools_unknown(
 
 
 def _step_counted(state: RunState) -> RunState:
-    return replace(state, step=state.step + 1, failures=0, limited=0, deaths=0)
+    memo = {k: v for k, v in state.memo.items() if k != DEATHS}
+    return replace(state, step=state.step + 1, failures=0, limited=0, deaths=0, memo=memo)
 
 
 def _delay(

@@ -526,8 +526,43 @@ schedules = Table(
     _json("spec"),
     _when("next_at"),
     _when("created_at", now=True),
+    _when("last_at", now=True),
+    _when("paused_at"),
+    _text("pause_reason", null=True),
+    _int("firings"),
+    _int("waiting"),
+    Column("open_runs", ARRAY(Uuid), nullable=False, server_default=text("'{}'::uuid[]")),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
+    _when("updated_at", now=True),
     PrimaryKeyConstraint("tenant_id", "id"),
     UniqueConstraint("tenant_id", "name"),
+    Index("schedules_due_idx", "next_at", postgresql_where=text("next_at IS NOT NULL")),
+    Index("schedules_waiting_idx", "tenant_id", "id", postgresql_where=text("waiting > 0")),
+)
+
+schedule_firings = Table(
+    "schedule_firings",
+    metadata,
+    _id("tenant_id"),
+    _id("schedule_id"),
+    Column("at", DateTime(timezone=True), nullable=False),
+    _id("run_id", null=True),
+    _text("outcome"),
+    _json("detail"),
+    _when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "schedule_id", "at"),
+    ForeignKeyConstraint(
+        ["tenant_id", "schedule_id"], ["schedules.tenant_id", "schedules.id"], ondelete="CASCADE"
+    ),
+    Index("schedule_firings_created_at_idx", "created_at"),
+    Index(
+        "schedule_firings_waiting_idx",
+        "tenant_id",
+        "schedule_id",
+        "at",
+        postgresql_where=text("outcome = 'waiting'"),
+    ),
+    comment="What became of each time of a schedule: its key makes one firing one run.",
 )
 
 webhooks = Table(

@@ -58,6 +58,8 @@ class Look:
     forsaken: bool
     """A child run goes on although its parent was asked to stop or has ended."""
     queue_age_s: float
+    fire_in_s: float | None
+    """Until the next firing of a schedule; None when there is none."""
 
 
 @dataclass(slots=True)

@@ -1,5 +1,5 @@
-"""Upkeep: partitions made ahead, idempotency keys and dead workers' rows dropped. Once at the start
-of a term, then hourly.
+"""Upkeep: partitions made ahead; idempotency keys, dead workers' rows and old firings dropped. Once
+at the start of a term, then hourly.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ class PruneLoop:
             "prune",
             {
                 "key_ttl_s": float(self._shared.settings.api.idempotency_ttl_s),
+                "firings_days": self._shared.settings.scheduler.firings_days,
                 "term": self._shared.term,
             },
         )
         assert row is not None
         self._next = time.monotonic() + EVERY_S
-        return made + int(row["keys"]) + int(row["workers"])
+        return made + int(row["keys"]) + int(row["workers"]) + int(row["firings"])
 
     def _partitions(self) -> int:
         """Make partitions, each in a transaction of its own that gives way to whoever reads."""

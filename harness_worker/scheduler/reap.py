@@ -20,15 +20,19 @@ from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.ids import encode
 from harness_common.core.inputs import OwnerLost, Released
-from harness_common.core.rules import advance
-from harness_common.store.apply import Write, apply, lock_run
-from harness_common.store.db import Row
+from harness_common.core.rules import advance, is_suspect
+from harness_common.core.run import Status
+from harness_common.store.apply import Applied, Write, apply
+from harness_common.store.db import Row, run_sql
+from harness_common.store.rows import StoredRun, run_from_row
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
 
 _SAMPLE_APART_S = 1.0
 _OVERDUE_AGAIN_S = 30.0
+BATCH = 50
+"""Runs given back in one commit."""
 
 
 class ReapLoop:
@@ -152,42 +156,71 @@ class ReapLoop:
         return died
 
     async def _recover(self) -> int:
-        """Clear the dead claims, compare and delete the leases, then ring."""
-        shared = self._shared
-        recovered = 0
-        for row in await shared.db.fetch("orphans", {"batch": shared.settings.scheduler.batch}):
-            try:
-                recovered += await self._recover_one(row)
-            except (IllegalTransition, KeyError, TypeError, ValueError) as error:
-                # A run that cannot be read or moved must not hold up its neighbours (INV15).
-                log.error("run.skipped", run_id=encode("run", row["run_id"]), error=repr(error))
-        return recovered
+        """Give back what the dead held: many runs a commit, and never for longer than the leader
+        may go without renewing its term. What is left is done at the next tick, which comes at
+        once.
+        """
+        until = time.monotonic() + self._shared.settings.scheduler.leader_ttl_s / 4
+        recovered, skipped = 0, set[UUID]()
+        while True:
+            found, applied = await self._recover_batch(skipped)
+            recovered += len(applied)
+            if found < BATCH or time.monotonic() > until:
+                return recovered
 
-    async def _recover_one(self, row: Row) -> int:
+    async def _recover_batch(self, skipped: set[UUID]) -> tuple[int, list[Applied]]:
+        """Clear some dead claims in one commit, compare and delete the leases, then ring.
+
+        Returns how many orphans there were. A run that cannot be read or moved is added to
+        `skipped`: it must not hold up its neighbours (INV15).
+        """
         shared = self._shared
         async with shared.db.transaction() as conn:
             await shared.check_term(conn)
-            held = await lock_run(conn, row["tenant_id"], row["run_id"], shared.db.timeout_s)
-            if held is None or held[0].claim_id != row["claim_id"]:
-                return 0
-            run, now = held
-            lost = _loss(row)
-            write = Write(run, advance(run.state, [lost], now), now)
-            (applied,) = await apply(conn, [write], timeout_s=shared.db.timeout_s)
-        if applied is None:
-            return 0
-        log.info("run.recovered", run_id=encode("run", run.id), worker=row["name"], why=lost.why)
+            rows = await run_sql(
+                conn, "orphans", {"skipped": list(skipped), "batch": BATCH}, shared.db.timeout_s
+            )
+            writes = [write for row in rows if (write := self._give_back(row, skipped))]
+            done = await apply(conn, writes, timeout_s=shared.db.timeout_s) if writes else []
+        applied = [one for one in done if one is not None]
+        owners = {row["id"]: row["claimed_by"] for row in rows}
+        await self._break_leases([(one.run.id, owners[one.run.id]) for one in applied])
+        for one in applied:
+            _tell_verdict(one.run)
+            shared.ring(one)
+        return len(rows), applied
+
+    def _give_back(self, row: Row, skipped: set[UUID]) -> Write | None:
+        try:
+            run, lost = run_from_row(row), _loss(row)
+            write = Write(run, advance(run.state, [lost], row["now"]), row["now"])
+        except (IllegalTransition, KeyError, TypeError, ValueError) as error:
+            skipped.add(row["id"])
+            log.error("run.skipped", run_id=encode("run", row["id"]), error=repr(error))
+            return None
+        name = row["worker_name"]
+        log.info("run.recovered", run_id=encode("run", run.id), worker=name, why=lost.why)
+        return write
+
+    async def _break_leases(self, held: list[tuple[UUID, UUID]]) -> None:
         try:
             async with asyncio.timeout(REDIS_PATIENCE_S):
-                await shared.leases.break_lease(run.id, row["claimed_by"])
+                await asyncio.gather(*(self._shared.leases.break_lease(*one) for one in held))
         except RedisFault:
-            log.info("lease.break_failed", run_id=encode("run", run.id))
-        shared.ring(applied)
-        return 1
+            log.info("lease.break_failed", count=len(held))
+
+
+def _tell_verdict(run: StoredRun) -> None:
+    """Log that a run waits for the quarantine, or that it died there."""
+    state = run.state
+    if state.stop_reason == "poisoned":
+        log.error("run.poisoned", run_id=encode("run", run.id), deaths=state.deaths)
+    elif is_suspect(state) and state.status is Status.RUNNING:
+        log.warning("run.suspected", run_id=encode("run", run.id), deaths=state.deaths)
 
 
 def _loss(row: Row) -> OwnerLost | Released:
     """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death."""
-    if row["name"] is None:
+    if row["worker_name"] is None:
         return Released(f"its worker {row['claimed_by']} is not known")
-    return OwnerLost(row["name"], row["died_why"] or "died", row["solo"])
+    return OwnerLost(row["worker_name"], row["died_why"] or "died", row["solo"])

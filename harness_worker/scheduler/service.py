@@ -24,6 +24,7 @@ from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
+from harness_worker.scheduler.cron import CronLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
@@ -41,6 +42,7 @@ def make_loops(shared: Shared) -> list[Loop]:
         ReapLoop(shared),
         CancelLoop(shared),
         WakeLoop(shared),
+        CronLoop(shared),
         ReleaseLoop(shared),
         AdmitLoop(shared),
         DispatchLoop(shared),
@@ -148,9 +150,10 @@ class Scheduler:
             return 0.01
         waits = look.queued or look.keyed or look.behind or look.orphaned
         longest = config.tick_s if waits else config.idle_tick_s
-        if look.due_in_s is not None and look.due_in_s > 0:
-            return min(longest, max(0.02, look.due_in_s))
-        if look.due_in_s is not None:
+        due = [s for s in (look.due_in_s, look.fire_in_s) if s is not None]
+        if due and min(due) > 0:
+            return min(longest, max(0.02, min(due)))
+        if due:
             return config.tick_s  # due, and nothing could be done about it: no use in hurrying
         return longest
 

@@ -20,7 +20,7 @@ BY_ID = sorted(
     if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
     for method in route.methods or ()
 )
-LISTS = ["runs", "agents", "sessions", "api-keys", "audit"]
+LISTS = ["runs", "agents", "sessions", "schedules", "api-keys", "audit"]
 
 
 @pytest.fixture
@@ -29,6 +29,9 @@ async def owned(api, play, db, config, tenant):
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
     await play.step(decode("run", run["id"]), say())
+    schedule = {"name": "mine", "when": {"every_s": 3600}}
+    schedule["run"] = {"agent": "mine", "input": "secret"}
+    await api.post("/v1/schedules", json=schedule)
     blobs = LocalBlobs(config.data_dir.resolve() / "blobs")
     artifact = await save_artifact(
         db,
@@ -46,6 +49,7 @@ async def owned(api, play, db, config, tenant):
         "key_id": encode("api_key", tenant.rows["viewer"]["id"]),
         "name": "mine",
         "version": "1",
+        "schedule": "mine",
     }
 
 
@@ -96,6 +100,8 @@ async def test_nothing_of_the_owner_was_changed(api, owned, other_tenant):
         if method != "GET":
             await api.request(method, fill(path, owned), headers=other_tenant.headers("admin"))
     assert (await api.get(f"/v1/sessions/{owned['session_id']}")).json()["status"] == "idle"
+    assert (await api.get("/v1/schedules/mine")).json()["status"] == "active"
+    assert (await api.get("/v1/schedules/mine/firings")).json()["data"] == []
     key = next(
         k for k in (await api.get("/v1/api-keys")).json()["data"] if k["id"] == owned["key_id"]
     )

@@ -119,7 +119,7 @@ class Stack:
     def wait_for_api(self, n: int) -> None:
         """Wait until API `n` answers."""
         port = self.api_ports[n]
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=1).status_code == 200:

@@ -130,3 +130,14 @@ async def test_a_dry_run_starts_from_nothing_and_only_from_a_whole_record(play):
     run = await play.read(made)
     assert run.overrides == {"recorded": source.hex}
     assert await play.calls(made) == []
+
+
+async def test_a_fork_counts_for_its_source_s_concurrency_key(play):
+    source = await play.start("q", concurrency_key="customer 7", concurrency_max=3)
+    made = await fork(play, source)
+    (row,) = await sql(
+        play.db,
+        "SELECT concurrency_key, concurrency_max, held_for, status FROM runs WHERE id = :r",
+        r=made,
+    )
+    assert list(row.values()) == ["customer 7", 3, "key", "queued"]

@@ -28,7 +28,7 @@ from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
-from harness_worker.scheduler.reap import ReapLoop
+from harness_worker.scheduler.reap import BATCH, ReapLoop
 from harness_worker.scheduler.service import look_once
 from harness_worker.scheduler.wake import WakeLoop
 from tests.fakes.cut_proxy import CutProxy
@@ -263,12 +263,30 @@ async def test_doorbells_that_a_dead_worker_may_have_swallowed_are_rung_again(pl
     assert shared.bell.taken() == [run_id]
 
 
+@pytest.mark.parametrize("name", ["worker_died", "ring_all"])
+async def test_a_death_and_a_forgetful_broker_wait_for_no_claim(play, db, shared, name):
+    """INV8: waiting for a batch of claims that waited for them was a deadlock, and the report of a
+    death its victim.
+    """
+    held, free = await play.start(), await play.start()
+    params = {"worker": await make_worker(db), "why": "killed", "only_if_silent": False}
+    params |= {"silent_s": 0.0, "term": shared.term}
+    await sql(db, "UPDATE runs SET wake_at = clock_timestamp() + interval '1 hour', rings = 3")
+    lock = "SELECT id FROM runs WHERE id = %s FOR UPDATE"
+    async with db.transaction() as claiming:
+        await claiming.execute(lock, (held,))
+        async with asyncio.timeout(5):
+            await db.fetch(name, params)
+        due = await sql(db, "SELECT id FROM runs WHERE wake_at <= clock_timestamp()")
+    assert [row["id"] for row in due] == [free]
+
+
 async def test_poison_is_put_aside(play, db, shared):
     """INV15: deaths in company make a run a suspect, which rings where it runs alone; its death
     there is its own.
     """
     run_id = await play.start()
-    for deaths in range(1, 4):
+    for deaths in range(1, SUSPECT_DEATHS + 1):
         await play.claim(run_id, await make_worker(db, silent_s=60))
         await once(await reaper(shared), shared)
         run = await play.read(run_id)
@@ -276,12 +294,70 @@ async def test_poison_is_put_aside(play, db, shared):
         rung = shared.bell.rung[-1]
         suspect = deaths >= SUSPECT_DEATHS
         assert rung.queue == ("steps.default.quarantine" if suspect else "steps.default")
+    # An older doorbell of it may still lie in the ordinary queue; its version has not moved.
+    version = (await play.read(run_id)).version
+    old = await play.try_claim(run_id, version, await make_worker(db))
+    assert old is None, "a process that holds other runs must not take a suspect"
     await play.claim(run_id, await make_worker(db, silent_s=60, concurrency=1))
     await once(await reaper(shared), shared)
     run = await play.read(run_id)
     assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "poisoned")
     assert await play.running() == 0
     await play.check_whole(run_id)
+
+
+async def suspects(play: Play, count: int) -> list[UUID]:
+    """Start runs whose processes died twice."""
+    runs = [await play.start() for _ in range(count)]
+    await sql(play.db, "UPDATE runs SET deaths = 2")
+    return runs
+
+
+async def test_a_death_with_two_claims_is_nobodys_own(play, db, shared):
+    """A claim whose reply got lost is held by a process that works on another run: which of the two
+    killed it cannot be said.
+    """
+    worker = await make_worker(db, silent_s=60, concurrency=1)
+    runs = await suspects(play, 2)
+    for run_id in runs:
+        await play.claim(run_id, worker)
+    await once(await reaper(shared), shared)
+    states = [(await play.read(run_id)).state for run_id in runs]
+    assert [(s.status, s.deaths) for s in states] == [(Status.RUNNING, 3)] * 2
+
+
+async def test_a_kill_while_stopping_is_not_the_runs_own(play, db, shared):
+    worker = await make_worker(db, silent_s=60, concurrency=1)
+    (run_id,) = await suspects(play, 1)
+    await play.claim(run_id, worker)
+    await db.fetch("worker_stopping", {"worker": worker})
+    await once(await reaper(shared), shared)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.deaths) == (Status.RUNNING, 3)
+
+
+async def test_a_supervisor_sees_the_suspects_of_its_queues_that_nobody_serves(play, db):
+    mine = await make_worker(db, queue="steps.default.quarantine", concurrency=1)
+    await sql(db, "UPDATE workers SET died_at = clock_timestamp()")
+
+    async def look(queue: str = "steps.default") -> tuple[int, int, bool]:
+        row = await db.fetch_one("suspects", {"queues": [queue], "worker": mine, "soon_s": 70.0})
+        assert row is not None
+        return row["waiting"], row["unserved"], row["holds"]
+
+    await play.start()
+    assert await look() == (0, 0, False), "an ordinary run is no suspect"
+    first, second = await suspects(play, 2)
+    await sql(db, "UPDATE runs SET deaths = 1 WHERE id NOT IN (:a, :b)", a=first, b=second)
+    assert await look() == (2, 2, False)
+    assert await look("steps.other") == (0, 0, False)
+    await make_worker(db, queue="steps.default.quarantine", concurrency=200)
+    await make_worker(db, queue="steps.default", concurrency=1)
+    assert await look() == (2, 2, False), "neither of them holds suspects alone"
+    await play.claim(first, mine)
+    assert await look() == (1, 1, True)
+    await make_worker(db, queue="steps.default.quarantine", concurrency=1)
+    assert await look() == (1, 0, True)
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["died", "left"])
@@ -300,6 +376,38 @@ async def test_the_end_of_a_quarantine_process_rings_its_suspects_again(play, db
     assert [b.run_id for b in shared.bell.rung] == [suspect]
     assert shared.bell.rung[0].queue == "steps.default.quarantine"
     assert other != suspect
+
+
+async def test_what_a_dead_worker_held_is_given_back_in_few_commits(db, shared):
+    """INV8: at a commit a run, a process that held hundreds took seconds, and the term with it."""
+    play = Play(db, await make_tenant(db, max_running=200, granted=200))
+    worker = await make_worker(db, silent_s=60)
+    runs = [await play.start() for _ in range(2 * BATCH + 5)]
+    for run_id in runs:
+        await play.claim(run_id, worker)
+    shared.bell.taken()
+    assert await once(await reaper(shared), shared) == 1 + len(runs)
+    assert sorted(shared.bell.taken()) == sorted(runs)
+    assert sorted(run for run, _ in shared.leases.broken) == sorted(runs)
+    (row,) = await sql(
+        db, "SELECT count(DISTINCT xmin::text) AS n FROM runs WHERE id = ANY(:r)", r=runs
+    )
+    assert row["n"] == 3
+    for run_id in runs[:2]:
+        await play.check_whole(run_id)
+
+
+async def test_a_run_that_cannot_be_given_back_holds_up_nobody(play, db, shared):
+    """INV15: also when a whole batch of them comes first."""
+    worker = await make_worker(db, silent_s=60)
+    runs = [await play.start() for _ in range(BATCH + 3)]
+    for run_id in runs:
+        await play.claim(run_id, worker)
+    bad, good = runs[:BATCH], runs[BATCH:]
+    await sql(db, "UPDATE runs SET status = 'from the future' WHERE id = ANY(:b)", b=bad)
+    shared.bell.taken()
+    assert await once(await reaper(shared), shared) == 1 + len(good)
+    assert sorted(shared.bell.taken()) == sorted(good)
 
 
 async def test_a_run_whose_owner_is_unknown_is_found(play, shared):

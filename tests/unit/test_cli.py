@@ -164,6 +164,7 @@ def test_help_names_every_command(harness):
         "runs",
         "agents",
         "sessions",
+        "schedules",
         "keys",
         "audit",
     ]:
@@ -404,8 +405,101 @@ def test_an_artifact_never_leaves_the_folder_by_its_name(server, harness, tmp_pa
     assert harness("artifacts", "get", ARTIFACT, "--force", "-o", "other").code == 0
 
 
+SCHEDULE = {
+    "id": "sched_" + "5" * 32,
+    "name": "s",
+    "status": "active",
+    "when": {"cron": "0 9 * * *", "time_zone": "Europe/Berlin"},
+    "run": {"agent": "a", "input": "hi"},
+    "overlap": "skip",
+    "catch_up": "last",
+    "window_s": 60,
+    "next_at": AT,
+    "next": [AT],
+    "created_at": AT,
+}
+FIRING = {"at": AT, "outcome": "started", "run_id": RUN, "created_at": AT}
+SKIPPED = FIRING | {"outcome": "skipped", "run_id": None, "reason": "a run is not over"}
+
+
+@pytest.mark.parametrize(
+    ("options", "body"),
+    [
+        (["--cron", "0 9 * * *", "-z", "Europe/Berlin"], {"when": SCHEDULE["when"]}),
+        (
+            ["--every", "15m", "--jitter", "90s", "--overlap", "allow", "--priority", "1"],
+            {
+                "when": {"every_s": 900.0},
+                "jitter_s": 90.0,
+                "overlap": "allow",
+                "run": {"agent": "a", "input": "hi", "priority": 1},
+            },
+        ),
+        (["--at", AT, "--paused"], {"when": {"at": AT[:-1] + "+00:00"}, "paused": True}),
+        (
+            ["--cron", "@daily", "--catch-up", "all", "--window", "2h", "--max-firings", "3"],
+            {"when": {"cron": "@daily"}, "catch_up": "all", "window_s": 7200.0, "max_firings": 3},
+        ),
+    ],
+)
+def test_schedules_create(server, harness, options, body):
+    server.on("POST /v1/schedules", Answer(201, SCHEDULE))
+    done = harness("schedules", "create", "s", "a", "hi", *options)
+    assert done.code == 0
+    assert done.out.startswith("s is active, next 2026-01-31")
+    assert server.seen[0].body == {"name": "s", "run": {"agent": "a", "input": "hi"}} | body
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "exactly one of --cron, --every and --at"),
+        (["--cron", "@daily", "--every", "5m"], "exactly one"),
+        (["--every", "soon"], "such as 15m"),
+        (["--at", "2026-01-31T12:00:00"], "with its offset"),
+    ],
+)
+def test_schedules_create_wrong_usage(server, harness, options, says):
+    done = harness("schedules", "create", "s", "a", "hi", *options)
+    assert (done.code, server.seen) == (2, [])
+    assert says in done.err
+
+
+def test_schedules_show_list_and_firings(server, harness):
+    server.on("GET /v1/schedules", page(SCHEDULE))
+    server.on("GET /v1/schedules/s", Answer(body=SCHEDULE))
+    server.on("GET /v1/schedules/s/firings", page(SKIPPED, FIRING))
+    assert "0 9 * * * (Europe/Berlin)" in harness("schedules", "list").out.splitlines()[1]
+    shown = harness("schedules", "show", "s").out
+    assert "last, within 60 s" in shown
+    assert "Coming:" in shown
+    assert "a run is not over" in shown
+    assert harness("schedules", "show", "s", "--json").json["schedule"]["name"] == "s"
+    assert RUN in harness("schedules", "firings", "s").out
+    assert len(harness("schedules", "firings", "s", "--json").json["data"]) == 2
+
+
+def test_schedules_pause_resume_trigger_delete(server, harness):
+    route = "POST /v1/schedules/s"
+    server.on(f"{route}/pause", Answer(body=SCHEDULE | {"status": "paused", "next_at": None}))
+    server.on(f"{route}/resume", Answer(body=SCHEDULE))
+    server.on(f"{route}/trigger", Answer(202, FIRING), Answer(202, SKIPPED))
+    server.on("DELETE /v1/schedules/s", Answer(204))
+    assert harness("schedules", "pause", "s", "--reason", "x").out == "s is paused\n"
+    assert server.seen[0].body == {"reason": "x"}
+    assert harness("schedules", "resume", "s").out.startswith("s is active")
+    assert harness("schedules", "trigger", "s", "--overlap", "allow").out == f"{RUN}\n"
+    assert server.seen[2].body == {"overlap": "allow"}
+    skipped = harness("schedules", "trigger", "s")
+    assert (skipped.code, skipped.out) == (1, "")
+    assert skipped.err == "skipped: a run is not over\n"
+    assert harness("schedules", "delete", "s").out == "s is deleted\n"
+    server.on("GET /v1/schedules/t", problem(404, "NOT_FOUND", "no schedule 't'", field="schedule"))
+    assert "harness schedules list" in harness("schedules", "show", "t").err
+
+
 def test_empty_lists_say_so(server, harness):
-    for route in ("sessions", "api-keys", "workers", "audit", "agents"):
+    for route in ("sessions", "api-keys", "workers", "audit", "agents", "schedules"):
         server.on(f"GET /v1/{route}", page())
     for argv in (
         ["sessions", "list"],
@@ -413,6 +507,7 @@ def test_empty_lists_say_so(server, harness):
         ["workers"],
         ["audit"],
         ["agents", "list"],
+        ["schedules", "list"],
     ):
         done = harness(*argv)
         assert done.code == 0

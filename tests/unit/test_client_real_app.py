@@ -64,6 +64,21 @@ async def test_keys_tenant_audit_and_health(client):
     assert (await client.health.ready()).status == "ready"
 
 
+async def test_schedules(client):
+    made = await client.schedules.create("s", "a", "hi", cron="@daily", run={"priority": 2})
+    assert (made.run["priority"], len(made.next)) == (2, 5)
+    assert (await client.schedules.get(made.id)).name == "s"
+    assert [s.id async for s in client.schedules.list()] == [made.id]
+    assert (await client.schedules.update("s", {"overlap": "allow"})).overlap == "allow"
+    assert (await client.schedules.pause("s", "why")).pause_reason == "why"
+    assert (await client.schedules.resume("s")).status == "active"
+    fired = await client.schedules.trigger("s", overlap="skip")
+    assert (await client.runs.get(fired.run_id)).tags == {"schedule": "s"}
+    assert [f.run_id async for f in client.schedules.firings("s")] == [fired.run_id]
+    await client.schedules.delete("s")
+    assert [s async for s in client.schedules.list()] == []
+
+
 async def test_refusals(client):
     with pytest.raises(ApiError) as caught:
         await client.runs.get("run_" + "0" * 32)

@@ -29,7 +29,7 @@ from harness_common.core.inputs import (
 from harness_common.core.message import Message, Text, ToolResult, ToolUse
 from harness_common.core.retry import RetryRule
 from harness_common.core.rules import SUSPECT_DEATHS, TABLE, advance
-from harness_common.core.run import TERMINAL, RunState, Status, holds_slot, wake_at
+from harness_common.core.run import TERMINAL, RunState, Status, content, holds_slot, wake_at
 from harness_common.core.step import (
     CallOutcome,
     Failure,
@@ -697,7 +697,8 @@ def test_a_wait_beyond_the_deadline_fails_now(category):
 
 def test_a_lost_owner_frees_the_run_for_the_next():
     done = advance(running(deaths=1), [OwnerLost("w", "killed")], NOW)
-    assert done.state == replace(running(deaths=2), claimed=False)
+    told = {"deaths": [{"worker": "w", "why": "killed", "solo": False}]}
+    assert done.state == replace(running(deaths=2), claimed=False, memo=told)
     assert done.ready
     assert types(done) == [ev.RUN_RECOVERED]
 
@@ -722,6 +723,28 @@ def test_a_suspect_that_kills_a_process_of_its_own_is_poison(deaths):
     assert done.state.error["code"] == "POISONED"
     assert "w: killed by signal 9" in done.state.error["message"]
     assert types(done) == [ev.RUN_RECOVERED, ev.RUN_FAILED]
+
+
+def test_a_verdict_names_the_last_deaths_and_a_retry_begins_without_them():
+    state = running()
+    for n in range(1, 7):
+        state = advance(state, [OwnerLost(f"w{n}", "killed by signal 9")], NOW).state
+        state = replace(state, claimed=True)
+    done = advance(state, [OwnerLost("quarantine-7", "killed by signal 9", solo=True)], NOW)
+    detail = done.state.error["detail"]
+    assert detail["step"] == 4
+    assert [d["worker"] for d in detail["deaths"]] == ["w3", "w4", "w5", "w6", "quarantine-7"]
+    assert [d["solo"] for d in detail["deaths"]] == [False] * 4 + [True]
+    assert done.events[-1].payload["error"] == done.state.error
+    assert content(done.state)["memo"] == {}
+
+
+def test_what_is_known_of_deaths_goes_with_them():
+    state = replace(running(memo={"kept": 1}), claimed=True)
+    dead = advance(state, [OwnerLost("w", "killed")], NOW).state
+    assert set(dead.memo) == {"kept", "deaths"}
+    again = advance(replace(dead, claimed=True), [SAMPLES[StepDone]], NOW).state
+    assert dict(again.memo) == {"kept": 1}
 
 
 def test_deaths_are_counted_per_step():

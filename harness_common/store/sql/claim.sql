@@ -10,6 +10,8 @@ WITH want AS (
     FROM want
     WHERE runs.tenant_id = want.tenant_id AND runs.id = want.run_id AND runs.version = want.version
       AND runs.status = 'running' AND runs.claim_id IS NULL
+      -- An older doorbell of a suspect may still lie in the ordinary queue: only a process that holds one run takes it.
+      AND (runs.deaths < 2 OR EXISTS (SELECT 1 FROM workers w WHERE w.incarnation = %(worker)s::uuid AND w.concurrency = 1))
     RETURNING runs.tenant_id, runs.id, runs.session_id, runs.agent_id, runs.agent_name, runs.agent_version, runs.queue, runs.priority, runs.trace_id, runs.prev_run_id, runs.attempt, runs.fence,
         runs.claim_id, runs.claimed_by, runs.committed_by, runs.last_input_n, runs.rings, runs.status, runs.version, runs.step, runs.next_kind, runs.turn, runs.failures, runs.limited, runs.deaths,
         runs.messages, runs.memo, runs.started, runs.cancel_requested, runs.not_before, runs.input_tokens, runs.output_tokens, runs.cost_usd, runs.limits, runs.retry, runs.rung_at, want.have,

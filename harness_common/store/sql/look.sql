@@ -15,4 +15,9 @@ SELECT extract(epoch FROM (SELECT min(wake_at) FROM runs WHERE wake_at IS NOT NU
                WHERE c.parent_run_id IS NOT NULL AND c.finished_at IS NULL AND NOT c.cancel_requested
                  AND (p.cancel_requested OR p.finished_at IS NOT NULL)) AS forsaken,
        coalesce((SELECT max(queue_age_s) FROM workers WHERE died_at IS NULL), 0) AS queue_age_s,
+       extract(epoch FROM least(
+           (SELECT min(next_at) FROM schedules WHERE next_at IS NOT NULL),
+           CASE WHEN EXISTS (SELECT 1 FROM schedules s WHERE s.waiting > 0 AND s.paused_at IS NULL AND NOT EXISTS (
+               SELECT 1 FROM runs r WHERE r.tenant_id = s.tenant_id AND r.id = ANY(s.open_runs) AND r.finished_at IS NULL))
+           THEN clock_timestamp() END) - clock_timestamp())::float8 AS fire_in_s,
        clock_timestamp() AS now

@@ -1,7 +1,10 @@
--- Drop what is past its time: idempotency keys, and worker rows that nobody needs.
+-- Drop what is past its time: idempotency keys, worker rows that nobody needs, and old firings.
 WITH keys AS (DELETE FROM idempotency_keys WHERE created_at < clock_timestamp() - make_interval(secs => %(key_ttl_s)s)
               AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1),
      gone AS (DELETE FROM workers w WHERE died_at < clock_timestamp() - interval '1 hour'
               AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.claimed_by = w.incarnation AND r.claim_id IS NOT NULL)
-              AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1)
-SELECT (SELECT count(*) FROM keys) AS keys, (SELECT count(*) FROM gone) AS workers
+              AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1),
+     fired AS (DELETE FROM schedule_firings WHERE created_at < clock_timestamp() - make_interval(days => %(firings_days)s)
+               AND outcome <> 'waiting'
+               AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1)
+SELECT (SELECT count(*) FROM keys) AS keys, (SELECT count(*) FROM gone) AS workers, (SELECT count(*) FROM fired) AS firings

@@ -27,7 +27,10 @@ WITH t AS (
         CASE WHEN forked_from IS NULL OR (input <> '' AND step = 0) THEN input ELSE (SELECT s.input FROM runs s WHERE s.tenant_id = t.tenant_id AND s.id = t.forked_from) END,
         tags, created_by, trace_id, prev_run_id, forked_from, forked_step,
         CASE WHEN started THEN clock_timestamp() END,
-        overrides, held_for, concurrency_key, concurrency_max, parent_run_id, parent_step, parent_idx, depth, turn_at
+        overrides, held_for, concurrency_key,
+        CASE WHEN forked_from IS NULL THEN concurrency_max
+             ELSE (SELECT s.concurrency_max FROM runs s WHERE s.tenant_id = t.tenant_id AND s.id = t.forked_from) END,
+        parent_run_id, parent_step, parent_idx, depth, turn_at
     FROM t
 ), checkpoint AS (
     INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, fence, attempt)

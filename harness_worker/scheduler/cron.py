@@ -1,0 +1,99 @@
+"""Schedules: a time that has come becomes a run, once; what waits for an earlier run starts after
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import psycopg
+import structlog
+
+from harness_common.coord.channel import Channel
+from harness_common.core.errors import Conflict, HarnessError
+from harness_common.core.ids import encode
+from harness_common.core.schedule import Outcome
+from harness_common.firing import Fired, fire_due
+from harness_common.store.db import DatabaseUnavailable, Row
+from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
+
+log = structlog.get_logger()
+
+BUDGET_S: Final = 1.0
+"""How long one tick fires: the leadership must be renewed, and other duties wait."""
+_AGAIN_S: Final = 60.0
+
+
+class CronLoop:
+    """Fires schedules."""
+
+    name = "cron"
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._channel = Channel(shared.redis, shared.settings.redis.prefix)
+
+    async def run_once(self, look: Look) -> int:
+        """Fire what is due, as far as the time of a tick goes."""
+        if look.fire_in_s is None or look.fire_in_s > 0:
+            return 0
+        shared, until = self._shared, time.monotonic() + BUDGET_S
+        rows = await shared.db.fetch("schedules_due", {"batch": shared.settings.scheduler.batch})
+        done = 0
+        for row in rows:
+            if time.monotonic() > until:
+                break
+            done += await self._fire_all(row, until)
+        return done
+
+    async def _fire_all(self, row: Row, until: float) -> int:
+        """Decide about everything of one schedule that is due."""
+        shared, done = self._shared, 0
+        try:
+            while time.monotonic() <= until:
+                fired = await fire_due(shared.db, row["tenant_id"], row["id"], shared.check_term)
+                if fired is None:
+                    break
+                done += 1
+                await self._announce(row, fired)
+                if not fired.more:
+                    break
+        except DatabaseUnavailable:
+            raise
+        except (HarnessError, psycopg.Error, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, Conflict) and error.error_code == "TERM_OVER":
+                raise
+            # A schedule that cannot be decided about must not hold up its neighbours.
+            log.error(
+                "schedule.deferred", schedule=encode("schedule", row["id"]), error=repr(error)
+            )
+            shared.count("schedules_deferred")
+            key = {"tenant_id": row["tenant_id"], "id": row["id"]}
+            await shared.db.fetch(
+                "schedule_defer", key | {"again_s": _AGAIN_S, "term": shared.term}
+            )
+        return done
+
+    async def _announce(self, row: Row, fired: Fired) -> None:
+        """Ring for the run, and tell the workers of those it replaces. A lost signal costs time."""
+        shared = self._shared
+        shared.count(f"schedules_{fired.outcome}")
+        if fired.outcome in {Outcome.FAILED, Outcome.MISSED}:
+            log.warning(
+                "schedule.not_fired",
+                outcome=fired.outcome,
+                schedule=encode("schedule", row["id"]),
+                at=fired.at.isoformat(),
+                reason=fired.reason,
+            )
+        if fired.run is not None and fired.run.doorbell is not None:
+            shared.bell.ring(fired.run.doorbell)
+        for run_id, worker in fired.stopped:
+            if worker is not None:
+                try:
+                    async with asyncio.timeout(REDIS_PATIENCE_S):
+                        await self._channel.cancel(worker, run_id)
+                except TimeoutError:
+                    log.info("cancel.not_signalled", run_id=encode("run", run_id))
