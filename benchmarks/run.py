@@ -17,9 +17,11 @@ from typing import Final
 
 from benchmarks import (
     cancel,
+    fairness,
     long_run,
     model_calls,
     per_step,
+    queue_million,
     start_latency,
     state_writes,
     steps,
@@ -40,6 +42,8 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "f": (cancel.TITLE, cancel.run),
     "g": (state_writes.TITLE, state_writes.run),
     "h": (waiting.TITLE, waiting.run),
+    "i": (fairness.TITLE, fairness.run),
+    "j": (queue_million.TITLE, queue_million.run),
 }
 _BEGUN: Final = time.monotonic()
 

@@ -28,6 +28,8 @@ from harness_common.store.audit import Actor
 from harness_common.store.db import Database, Row
 
 PERMISSIONS: Final[frozenset[str]] = frozenset(get_args(Permission))
+PLATFORM: Final = frozenset({"platform:read", "platform:write"})
+"""Permissions that only keys of an operator's tenant have."""
 _READS: Final = frozenset(
     f"{noun}:read"
     for noun in (
@@ -63,6 +65,8 @@ class Caller:
     role: Role
     permissions: frozenset[str]
     request_id: str = ""
+    operator: bool = False
+    """Whether the key's tenant runs the platform."""
 
     @property
     def name(self) -> str:
@@ -76,13 +80,14 @@ class Caller:
 
     def may_give(self, role: Role, scopes: Iterable[str]) -> bool:
         """Tell whether a key with these rights would have none that the caller lacks."""
-        return permissions_of(role, scopes) <= self.permissions
+        return permissions_of(role, scopes, operator=self.operator) <= self.permissions
 
 
-def permissions_of(role: Role, scopes: Iterable[str]) -> frozenset[str]:
+def permissions_of(role: Role, scopes: Iterable[str], *, operator: bool = False) -> frozenset[str]:
     """Return what a key may do: all that its role allows, narrowed by its scopes if it has any."""
     wanted = frozenset(scopes)
-    return ROLES[role] & wanted if wanted else ROLES[role]
+    allowed = ROLES[role] if operator else ROLES[role] - PLATFORM
+    return allowed & wanted if wanted else allowed
 
 
 @dataclass(slots=True)
@@ -129,7 +134,7 @@ class Keyring:
         if row is None or row["revoked"] or lives_s <= 0:
             self._known[public_id] = now + self.cache_s
             return None
-        permissions = permissions_of(row["role"], row["scopes"])
+        permissions = permissions_of(row["role"], row["scopes"], operator=row["operator"])
         self._known[public_id] = _Known(row, permissions, now + lives_s)
         if not keys.verify(self.pepper, public_id, secret, row["secret_hash"]):
             return None
@@ -172,7 +177,7 @@ class Requires:
                 permission=self.permission,
             )
         rid = request.scope["state"]["request_id"]
-        return Caller(row["tenant_id"], row["id"], row["role"], permissions, rid)
+        return Caller(row["tenant_id"], row["id"], row["role"], permissions, rid, row["operator"])
 
 
 def requires(permission: str) -> Any:  # noqa: ANN401 - what FastAPI takes for a dependency

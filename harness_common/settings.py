@@ -107,7 +107,9 @@ class SchedulerSettings(_Group):
     ring_after_s: float = 5.0
     ring_after_max_s: float = 60.0
     max_running: int = 2_000
-    """Running runs over all tenants."""
+    """Running runs over all tenants, unless the platform's limits say otherwise."""
+    worker_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Runs let in for each place that live workers have; more only makes doorbells queue."""
     tenant_max_running: int = 1_000
     """Default for a new tenant."""
     partitions_ahead_weeks: int = 8

@@ -261,6 +261,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     )
     runtime.clock.set(await register(heart, settings, worker, name))
     runtime.throttles.deaf = True  # until the broadcasts are heard
+    runtime.live.nudge()  # there is more room now
     return runtime
 
 

@@ -62,6 +62,7 @@ for name, commands in {
     "artifacts": artifacts.app,
     "keys": keys.app,
     "tenant": tenant.app,
+    "platform": tenant.platform,
 }.items():
     app.add_typer(commands, name=name)
 

@@ -78,7 +78,7 @@ def _head(run: Run) -> dict[str, object]:
     waits = run.not_before is not None and not run.is_over
     return {
         "run": run.id,
-        "status": run.status + reason + scripted(run.scripted),
+        "status": _status(run) + reason + scripted(run.scripted),
         "agent": f"{run.agent.name} v{run.agent.version}",
         "session": run.session_id,
         "input": short(run.input, 100),
@@ -102,17 +102,21 @@ def _head(run: Run) -> dict[str, object]:
 def _waits_for(run: Run) -> str | None:
     if run.is_over:
         return None
-    if run.held_for == "key":
-        return f"others of the key {run.concurrency_key}"
-    if run.held_for is not None and run.status == "queued":
-        return f"the {run.held_for}"
     if run.pause_requested and run.status != "paused":
         return "the end of the step under way, then it is paused"
     waiting = run.waiting or {}
+    if "text" in waiting:  # told with the status
+        return None
     if waiting.get("for") == "children":
         found = [f"{c.get('run')} ({c.get('agent')})" for c in waiting.get("calls", ())]
         return f"its children {', '.join(found)}"
     return str(waiting["for"]).replace("_", " ") if waiting else None
+
+
+def _status(run: Run) -> str:
+    """Write the status, and for one that waits for admission why, and its place."""
+    why = (run.waiting or {}).get("text")
+    return f"{run.status}: {why}" if why and not run.is_over else run.status
 
 
 def print_timeline(steps: Sequence[Step]) -> None:

@@ -1,4 +1,6 @@
-"""`harness tenant`, `harness workers` and `harness audit`: who we are, who works, who did what."""
+"""`harness tenant`, `harness platform`, `harness workers` and `harness audit`: who we are, what we
+and all may use, who works, who did what.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,21 @@ import typer
 
 from harness_api.cli.options import Json, Limit, connect, examples, group
 from harness_api.cli.output import print_json, print_pairs, print_table
+from harness_common.core.errors import Invalid
 
 if TYPE_CHECKING:
-    from harness_api.client.types import Tenant, Worker
+    from harness_api.client.types import Platform, Tenant, Worker
 
 app = group("Look at the tenant of the key and change its limits.")
+platform = group("Look at what concerns all tenants and change it: for an operator's key.")
+
+_NONE = "A number, or `none` for no limit."
+StartsPerS = Annotated[str | None, typer.Option(help=f"Runs started a second. {_NONE}")]
+StepsPerS = Annotated[str | None, typer.Option(help=f"Steps a second. {_NONE}")]
+TokensPerDay = Annotated[str | None, typer.Option(help=f"Tokens a day. {_NONE}")]
+CostPerDay = Annotated[
+    str | None, typer.Option("--cost-usd-per-day", help=f"Dollars a day. {_NONE}")
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -28,14 +40,75 @@ def show(as_json: Json = False) -> None:
         _print(client.tenant.get(), as_json)
 
 
-@app.command(epilog=examples("harness tenant limits --max-running 50"))
+@app.command(
+    epilog=examples(
+        "harness tenant limits --max-running 50 --weight 3",
+        "harness tenant limits --starts-per-s 10 --tokens-per-day none",
+    )
+)
 def limits(
-    max_running: Annotated[int, typer.Option(min=0, help="Runs that may go on at once.")],
+    max_running: Annotated[
+        int | None, typer.Option(min=0, help="Runs that may go on at once.")
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option(min=0.01, max=1000, help="Share against other tenants.")
+    ] = None,
+    starts_per_s: StartsPerS = None,
+    steps_per_s: StepsPerS = None,
+    tokens_per_day: TokensPerDay = None,
+    cost_usd_per_day: CostPerDay = None,
     as_json: Json = False,
 ) -> None:
-    """Change the tenant's limits. What runs already goes on."""
+    """Change the limits of the tenant that are named; without any, show them."""
+    changes = _changes(
+        starts_per_s=starts_per_s, steps_per_s=steps_per_s,
+        tokens_per_day=tokens_per_day, cost_usd_per_day=cost_usd_per_day,
+    )  # fmt: skip
+    changes |= {
+        k: v for k, v in {"max_running": max_running, "weight": weight}.items() if v is not None
+    }
     with connect() as client:
-        _print(client.tenant.set_limits(max_running=max_running), as_json)
+        _print(client.tenant.set_limits(**changes) if changes else client.tenant.get(), as_json)
+
+
+@platform.command("limits", epilog=examples("harness platform limits --max-running 500"))
+def platform_limits(
+    max_running: Annotated[
+        str | None, typer.Option(help="Runs of all tenants that may go on at once, or `none`.")
+    ] = None,
+    starts_per_s: StartsPerS = None,
+    steps_per_s: StepsPerS = None,
+    tokens_per_day: TokensPerDay = None,
+    cost_usd_per_day: CostPerDay = None,
+    as_json: Json = False,
+) -> None:
+    """Change the limits over all tenants that are named; without any, show them."""
+    changes = _changes(
+        max_running=max_running, starts_per_s=starts_per_s, steps_per_s=steps_per_s,
+        tokens_per_day=tokens_per_day, cost_usd_per_day=cost_usd_per_day,
+    )  # fmt: skip
+    with connect() as client:
+        found = client.platform.set_limits(**changes) if changes else client.platform.limits()
+    if as_json:
+        print_json(found)
+        return
+    print_pairs(_going(found))
+
+
+def _changes(**texts: str | None) -> dict[str, float | None]:
+    """Read the limits that were named; raises `Invalid` for what is no number."""
+    out: dict[str, float | None] = {}
+    for name, text in texts.items():
+        if text is None:
+            continue
+        try:
+            out[name] = None if text == "none" else float(text)
+        except ValueError:
+            option = f"--{name.replace('_', '-')}"
+            raise Invalid(
+                f"{option} takes a number or `none`, not {text!r}", code="USAGE", field=option
+            ) from None
+    return out
 
 
 def workers(as_json: Json = False) -> None:
@@ -79,11 +152,19 @@ def _print(tenant: Tenant, as_json: bool) -> None:
     if as_json:
         print_json(tenant)
         return
-    print_pairs(
-        {
-            "tenant": f"{tenant.name} ({tenant.id})",
-            **{name.replace("_", " "): value for name, value in tenant.limits.items()},
-            "running": tenant.running,
-            "queued": tenant.queued,
-        }
-    )
+    print_pairs({"tenant": f"{tenant.name} ({tenant.id})", **_going(tenant)})
+
+
+def _going(found: Tenant | Platform) -> dict[str, object]:
+    """Name the limits and what goes on."""
+    shown: dict[str, object] = {
+        name.replace("_", " "): "none" if value is None else value
+        for name, value in found.limits.items()
+    }
+    used = getattr(found, "slot_seconds", None)
+    return {
+        **shown,
+        "running": found.running,
+        "queued": found.queued,
+        "slot-seconds": None if used is None else round(used, 1),
+    }

@@ -15,6 +15,7 @@ from harness_api.client.resources import (
     Audit,
     Health,
     Keys,
+    Platforms,
     Sessions,
     Tenants,
     Throttles,
@@ -41,6 +42,7 @@ class _Nouns(Generic[M]):
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.tenant: Tenants[M] = Tenants(http)
+        self.platform: Platforms[M] = Platforms(http)
         self.workers: Workers[M] = Workers(http)
         self.throttles: Throttles[M] = Throttles(http)
         self.audit: Audit[M] = Audit(http)

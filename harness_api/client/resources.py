@@ -15,6 +15,7 @@ from harness_api.client.types import (
     Artifact,
     AuditEntry,
     NewApiKey,
+    Platform,
     Readiness,
     Run,
     Session,
@@ -170,11 +171,27 @@ class Tenants(Resource[M]):
         return await self._http.fetch(Call("GET", "/v1/tenant"), Tenant)
 
     @operation
-    async def set_limits(self, *, max_running: int) -> Tenant:
-        """Change how many runs may go on at once. What runs already goes on."""
-        body = {"max_running": max_running}
-        call = Call("PATCH", "/v1/tenant/limits", body=body, repeatable=True)
+    async def set_limits(self, /, **limits: float | None) -> Tenant:
+        """Change the limits that are named: `max_running`, `weight`, `starts_per_s`, `steps_per_s`,
+        `tokens_per_day`, `cost_usd_per_day`. None takes one off. What runs already goes on.
+        """
+        call = Call("PATCH", "/v1/tenant/limits", body=limits, repeatable=True)
         return await self._http.fetch(call, Tenant)
+
+
+class Platforms(Resource[M]):
+    """`client.platform`: what concerns all tenants; for keys of an operator's tenant."""
+
+    @operation
+    async def limits(self) -> Platform:
+        """Read the limits over all tenants, and what goes on."""
+        return await self._http.fetch(Call("GET", "/v1/platform/limits"), Platform)
+
+    @operation
+    async def set_limits(self, /, **limits: float | None) -> Platform:
+        """Change the limits that are named, as of a tenant but for `weight`. None takes one off."""
+        call = Call("PATCH", "/v1/platform/limits", body=limits, repeatable=True)
+        return await self._http.fetch(call, Platform)
 
 
 class Workers(Resource[M]):

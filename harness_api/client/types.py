@@ -87,7 +87,9 @@ class Run(View):
     cancel_requested: bool = False
     pause_requested: bool = False
     waiting: dict[str, Any] | None = None
-    """What it waits for: `for`, and the calls that wait."""
+    """What it waits for: `for`, and the calls that wait; for a single queued run `text` says why,
+    with its place in line.
+    """
     held_for: str | None = None
     concurrency_key: str | None = None
     parent: ParentRef | None = None
@@ -364,6 +366,15 @@ class Tenant(View):
 
     id: str
     name: str
+    limits: dict[str, Any] = Field(default_factory=dict)
+    running: int = 0
+    queued: int = 0
+    slot_seconds: float = 0.0
+
+
+class Platform(View):
+    """The limits over all tenants, and what goes on."""
+
     limits: dict[str, Any] = Field(default_factory=dict)
     running: int = 0
     queued: int = 0

@@ -10,6 +10,7 @@ from harness_api.routes import (
     artifacts,
     effects,
     health,
+    platform,
     run_control,
     run_details,
     run_events,
@@ -33,5 +34,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     api_keys.router,
     tenant.router,
     throttles.router,
+    platform.router,
     health.router,
 )

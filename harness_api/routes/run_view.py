@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness_api.schemas.runs import (
     AgentRef,
     ForkedFrom,
@@ -19,8 +21,11 @@ from harness_common.store.db import Row
 from harness_common.store.rows import run_from_row
 
 
-def run_view(row: Row) -> RunView:
-    """Show a run; `row` has its worker's name and `scripted` beside the columns of `runs`."""
+def run_view(row: Row, waiting: dict[str, Any] | None = None) -> RunView:
+    """Show a run; `row` has its worker's name and `scripted` beside the columns of `runs`.
+
+    `waiting` says why a queued run is not admitted; it is told of single runs only.
+    """
     run = run_from_row(row)
     state, limits = run.state, run.state.limits
     run_id, session_id = encode("run", run.id), encode("session", run.session_id)
@@ -64,7 +69,7 @@ def run_view(row: Row) -> RunView:
         not_before=state.not_before,
         cancel_requested=state.cancel_requested,
         pause_requested=state.pause_requested,
-        waiting=None if state.status in TERMINAL else state.waiting,
+        waiting=None if state.status in TERMINAL else waiting or state.waiting,
         held_for=row["held_for"],
         concurrency_key=run.concurrency_key,
         parent=parent_ref(row),

@@ -25,6 +25,7 @@ from harness_common.core.run import TERMINAL, Status
 from harness_common.core.session import NEEDS_A_PERSON
 from harness_common.store.db import Row
 from harness_common.store.run_reads import list_runs, view_run
+from harness_common.store.waiting import why_queued
 
 router = new_router("/v1/runs", "runs")
 
@@ -136,7 +137,10 @@ async def get_run(
         row = await _wait(
             services, caller.tenant_id, run_id, min(wait, services.config.api.max_wait_s)
         )
-    return run_view(row)
+    waiting = None
+    if row["status"] == Status.QUEUED:
+        waiting = await why_queued(services.db, caller.tenant_id, run_id, services.config)
+    return run_view(row, waiting)
 
 
 async def _wait(services: Services, tenant_id: UUID, run_id: UUID, wait_s: float) -> Row:

@@ -19,7 +19,7 @@ from harness_api.schemas.tenant import (
 from harness_common.core.ids import encode
 from harness_common.store.audit import list_audit
 from harness_common.store.db import Row
-from harness_common.store.tenants import list_workers, read_tenant, set_max_running
+from harness_common.store.tenants import list_workers, read_tenant, set_tenant_limits
 
 router = new_router("/v1", "tenant")
 
@@ -41,9 +41,10 @@ async def _tenant(services: Services, caller: Caller) -> TenantView:
     return TenantView(
         id=encode("tenant", row["tenant_id"]),
         name=row["name"],
-        limits=TenantLimits(max_running=row["max_running"]),
+        limits=TenantLimits(**{name: row[name] for name in TenantLimits.model_fields}),
         running=row["running"],
         queued=row["queued"],
+        slot_seconds=round(row["slot_seconds"], 3),
     )
 
 
@@ -59,8 +60,9 @@ async def get_tenant(
 async def patch_limits(
     body: TenantLimitsPatch, services: Use, caller: Annotated[Caller, requires("tenant:write")]
 ) -> TenantView:
-    """Change the tenant's limits. What runs already goes on."""
-    await set_max_running(services.db, caller.tenant_id, body.max_running, caller.actor)
+    """Change the limits that are named; null takes one off. What runs already goes on."""
+    if changes := body.changes():
+        await set_tenant_limits(services.db, caller.tenant_id, changes, caller.actor)
     await services.channel.nudge()
     return await _tenant(services, caller)
 

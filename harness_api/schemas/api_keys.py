@@ -29,6 +29,8 @@ Permission = Literal[
     "keys:read",
     "keys:write",
     "audit:read",
+    "platform:read",
+    "platform:write",
 ]
 
 

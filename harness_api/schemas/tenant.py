@@ -9,10 +9,26 @@ from pydantic import Field
 from harness_api.schemas.base import Input, Output, Time
 
 
-class TenantLimits(Output):
-    """What a tenant may use."""
+class Rates(Output):
+    """What may be used a second and a day; null is no limit."""
+
+    starts_per_s: float | None
+    steps_per_s: float | None
+    tokens_per_day: int | None
+    cost_usd_per_day: float | None
+
+
+class TenantLimits(Rates):
+    """What a tenant may use, and its weight against others where they want the same slots."""
 
     max_running: int
+    weight: float
+
+
+class PlatformLimits(Rates):
+    """What all tenants together may use; without `max_running` the setting counts."""
+
+    max_running: int | None
 
 
 class TenantView(Output):
@@ -23,12 +39,49 @@ class TenantView(Output):
     limits: TenantLimits
     running: int
     queued: int
+    """Counted up to 10,000."""
+    slot_seconds: float
+    """Time that its runs have held slots: what its share is reckoned in."""
 
 
-class TenantLimitsPatch(Input):
-    """The limits to change."""
+class PlatformView(Output):
+    """The limits over all tenants, and what goes on."""
 
-    max_running: Annotated[int, Field(ge=0, le=1_000_000)]
+    limits: PlatformLimits
+    running: int
+    queued: int
+    """Counted up to 10,000."""
+
+
+def _unset(schema: dict[str, Any]) -> None:
+    """Leave the default out: a limit that is not named stays as it is."""
+    schema.pop("default", None)
+
+
+class RatesPatch(Input):
+    """The limits to change; null takes one off, and one that is not named stays as it is."""
+
+    starts_per_s: Annotated[float | None, Field(ge=0.001, le=1_000_000)] = None
+    steps_per_s: Annotated[float | None, Field(ge=0.001, le=1_000_000)] = None
+    tokens_per_day: Annotated[int | None, Field(ge=0, le=10**15)] = None
+    cost_usd_per_day: Annotated[float | None, Field(ge=0, le=1e12)] = None
+
+    def changes(self) -> dict[str, float | None]:
+        """Return what was named."""
+        return self.model_dump(include=self.model_fields_set)
+
+
+class TenantLimitsPatch(RatesPatch):
+    """The limits of a tenant to change."""
+
+    max_running: Annotated[int, Field(ge=0, le=1_000_000, json_schema_extra=_unset)] = 0
+    weight: Annotated[float, Field(ge=0.01, le=1000, json_schema_extra=_unset)] = 1.0
+
+
+class PlatformLimitsPatch(RatesPatch):
+    """The limits over all tenants to change."""
+
+    max_running: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
 
 
 class WorkerView(Output):

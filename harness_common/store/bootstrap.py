@@ -19,12 +19,15 @@ from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, bounded, run_sql
 
 
-async def ensure_tenant(conn: Connection, config: Settings, name: str, timeout_s: float) -> Row:
+async def ensure_tenant(
+    conn: Connection, config: Settings, name: str, timeout_s: float, *, operator: bool = False
+) -> Row:
     """Return the tenant of a name (`tenant_id`, `made`), making it with its slots when it is
-    missing.
+    missing. An `operator`'s keys may see and change what concerns all tenants.
     """
     params = {
         "name": name,
+        "operator": operator,
         "max_running": config.scheduler.tenant_max_running,
         "global_max": config.scheduler.max_running,
     }
@@ -38,7 +41,7 @@ async def bootstrap(db: Database, config: Settings) -> tuple[Path, bool]:
     async with db.transaction() as conn:
         lock = "SELECT pg_advisory_xact_lock(hashtext('harness.bootstrap'))"
         await bounded(conn, conn.execute(lock), db.timeout_s)
-        tenant = await ensure_tenant(conn, config, "default", db.timeout_s)
+        tenant = await ensure_tenant(conn, config, "default", db.timeout_s, operator=True)
         if await _is_valid(conn, tenant["tenant_id"], pepper, path, db.timeout_s):
             return path, False
         new = keys.NewKey("admin", "admin")

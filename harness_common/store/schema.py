@@ -320,6 +320,8 @@ runs = Table(
     Index(
         "runs_queue_idx",
         "tenant_id",
+        "queue",
+        "started",
         "priority",
         "queued_at",
         postgresql_where=text("status = 'queued' AND held_for IS NULL"),
@@ -329,7 +331,13 @@ runs = Table(
         "tenant_id",
         "concurrency_key",
         "queued_at",
-        postgresql_where=text("status = 'queued' AND held_for IS NOT NULL"),
+        postgresql_where=text("status = 'queued' AND held_for = 'key'"),
+    ),
+    Index(
+        "runs_behind_idx",
+        "tenant_id",
+        "prev_run_id",
+        postgresql_where=text("status = 'queued' AND held_for = 'session'"),
     ),
     Index(
         "runs_keyed_idx",

@@ -1,26 +1,74 @@
-"""Admission: which queued run may start, within the tenant's limit and its block of the global one,
-round-robin between tenants.
+"""Admission: which queued runs may start now. `core.fairness` decides; this loop reads, and writes.
 
 The fast path is `commands.start_run`, which admits at once when there is room and nobody waits.
 This loop serves those who wait, and hands out the blocks of the global limit: only the leader
 changes `granted`, and a tenant never runs more than it was granted, so the sum of the blocks bounds
-the sum of running runs (INV13) without a global lock.
+the sum of running runs (INV13) without a global lock. That sum is also bounded by what live workers
+can hold: a million queued runs wait in Postgres, not in the broker.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
-from heapq import heapify, heappop, heappush
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from harness_common.core.fairness import (
+    Ledger,
+    Room,
+    Stream,
+    Tenant,
+    blocks,
+    crowded,
+    headroom,
+    share,
+)
 from harness_common.core.inputs import Admit
+from harness_common.core.rate import Rate
+from harness_common.store import json_codec
 from harness_common.store.apply import Applied, apply
-from harness_common.store.db import run_sql
+from harness_common.store.db import Row, run_sql
 from harness_worker.scheduler.looper import Look, Shared
 
 SHARE: Final = 8
-"""Runs that one tenant is admitted before the next tenant has its turn."""
+"""Slots that a tenant may take without asking while there is plenty."""
+COLD: Final = 64
+"""Runs let in before the first worker is there, so that it finds something to do at once."""
+_STREAMS: Final = 2_000
+_FEW: Final = 500
+_COUNT_FREELY: Final = 500
+_COUNT_PAUSE_S: Final = 50e-6
+_SOON_S: Final = 0.25
+_REFILL_S: Final = 0.02
+_SHORTEST_S: Final = 0.01
+
+Given = dict[UUID, dict[Stream, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that one round is decided by."""
+
+    tenants: list[Tenant]
+    rows: dict[UUID, Row]
+    room: Room
+    rates: dict[UUID | None, Rate]
+    """Limits of starts per second; None is the platform's."""
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one round wants to do."""
+
+    given: Given
+    blocks: dict[UUID, int]
+    crowded: set[UUID]
+    touched: list[UUID]
+    """Tenants of whom something is to be written."""
 
 
 class AdmitLoop:
@@ -30,98 +78,262 @@ class AdmitLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._ledger = Ledger()
+        self._load: list[Row] = []
+        self._load_until = 0.0
+        self._seen: tuple[object, ...] = ()
+        self._busy_until = 0.0
+        self._slots = 0
 
     async def run_once(self, look: Look) -> int:
-        """Hand out blocks, then admit in passes until the batch is full or nobody has room."""
-        if not (look.queued or look.ungranted):
+        """Share out the free slots, move the blocks to where they are wanted, and admit."""
+        seen = (look.capacity, look.all_running, look.ungranted)
+        if not look.queued and seen == self._seen and look.granted <= self._slots:
             return 0
-        await self._grant()
-        done, limit = 0, self._shared.settings.scheduler.batch
-        while done < limit:
-            rows = await self._shared.db.fetch("admit_tenants", {"batch": 100})
-            admitted = 0
-            for row in rows:
-                admitted += await self._admit_tenant(row["tenant_id"])
-            if not admitted:
-                break
-            done += admitted
-        self._shared.count("runs_admitted", done)
-        return done
+        scene = await self._read()
+        self._slots = max(scene.room.slots, sum(t.running for t in scene.tenants))
+        plan = self._plan(scene)
+        applied = await self._write(scene, plan) if plan.touched else []
+        self._pace(scene, look, admitted=len(applied))
+        # Marks are taken off by one more round after the last run was let in.
+        self._seen = () if plan.crowded else seen
+        self._shared.count("runs_admitted", len(applied))
+        return len(applied)
 
-    async def _admit_tenant(self, tenant_id: UUID) -> int:
-        shared = self._shared
-        applied: list[Applied | None] = []
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self) -> Scene:
+        shared, config = self._shared, self._shared.settings.scheduler
+        streams = await shared.db.fetch(
+            "streams_read", {"streams": _STREAMS, "most": config.batch + 1}
+        )
+        load = await self._queue_load()
+        waiting: dict[UUID, dict[Stream, int]] = {}
+        for row in streams:
+            mine = waiting.setdefault(row["tenant_id"], {})
+            mine[Stream(row["queue"], row["started"])] = row["waiting"]
+        rows = await shared.db.fetch("slots_read", {"waiting": list(waiting), "few": _FEW})
+        rates = _rates(rows)
+        now_s = rows[0]["now_s"] if rows else 0.0
+        room = self._room(rows, load, rates, now_s, {row["queue"] for row in streams})
+        tenants = [_tenant(row, waiting.get(row["tenant_id"], {}), rates) for row in rows]
+        entered = self._ledger.enter(tenants, room.queues, now_s)
+        return Scene(entered, {r["tenant_id"]: r for r in rows}, room, rates, now_s)
+
+    async def _queue_load(self) -> list[Row]:
+        """Count what each queue holds, less often when that is much; in between what was let in is
+        added, so that the bound holds.
+        """
+        if time.monotonic() < self._load_until:
+            return self._load
+        config = self._shared.settings
+        self._load = await self._shared.db.fetch(
+            "queue_load",
+            {
+                "lease_s": config.worker.lease_s,
+                "rung_s": config.scheduler.ring_after_max_s,
+                "most": 2 * config.scheduler.max_running,
+            },
+        )
+        counted = sum(row["running"] for row in self._load)
+        if counted > _COUNT_FREELY:
+            self._load_until = time.monotonic() + min(_SOON_S, counted * _COUNT_PAUSE_S)
+        return self._load
+
+    def _room(
+        self,
+        rows: Sequence[Row],
+        load: Sequence[Row],
+        rates: Mapping[UUID | None, Rate],
+        now_s: float,
+        queues: set[str],
+    ) -> Room:
+        """Bound the slots by the global limit and by what live workers can hold."""
+        config = self._shared.settings.scheduler
+        limit = config.max_running
+        if rows and rows[0]["all_running"] is not None:
+            limit = rows[0]["all_running"]
+        places = {r["queue"]: int(config.worker_factor * r["capacity"]) for r in load}
+        total = int(config.worker_factor * load[0]["total"]) if load else 0
+        if total == 0:
+            total, places = COLD, dict.fromkeys(queues, COLD)
+        held = {r["queue"]: r["running"] for r in load}
+        stuck = sum(n for queue, n in held.items() if not places.get(queue))
+        return Room(
+            slots=min(limit, total + stuck),
+            queues={q: n - held.get(q, 0) for q, n in places.items() if n > 0},
+            kept={q: headroom(n) for q, n in places.items()},
+            starts=rates[None].allowed(now_s) if None in rates else None,
+            most=config.batch,
+            idle=rows[0]["idle"] if rows else 0,
+        )
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    def _plan(self, scene: Scene) -> Plan:
+        rows, room = scene.rows, scene.room
+        given = share(scene.tenants, room)
+        plenty = len(rows) * SHARE <= room.slots - sum(t.running for t in scene.tenants)
+        likely = [t for t, row in rows.items() if plenty or row["recent"]]
+        counts = {t: sum(streams.values()) for t, streams in given.items()}
+        wanted = blocks(scene.tenants, counts, likely, room)
+        marked = crowded(scene.tenants, given, room)
+        touched = [
+            t
+            for t, row in rows.items()
+            if t in given or wanted[t] != row["granted"] or row["crowded"] != (t in marked)
+        ]
+        return Plan(given, wanted, marked, touched)
+
+    async def _write(self, scene: Scene, plan: Plan) -> list[Applied]:
+        """Move the blocks, mark who is crowded, and let in what was given, in one transaction;
+        then ring, for those of the least given first.
+        """
+        shared, timeout_s = self._shared, self._shared.db.timeout_s
         async with shared.db.transaction() as conn:
             await shared.check_term(conn)
-            slot = (await run_sql(conn, "slots_lock", {"tenant_id": tenant_id}, 10.0))[0]
-            room = min(SHARE, slot["room"])
-            if room <= 0:
-                return 0
-            rows = await run_sql(
-                conn, "admit_pick", {"tenant_id": tenant_id, "limit": room}, shared.db.timeout_s
-            )
-            writes = shared.writes(rows, lambda *_: [Admit()], slot["now"])
-            applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
-        done = [one for one in applied if one is not None]
-        for one in done:
-            shared.ring(one)
-        return len(done)
+            held = await run_sql(conn, "slots_take", {"tenants": plan.touched}, timeout_s)
+            granted = _granted(scene, plan, held)
+            body = [
+                {
+                    "tenant_id": row["tenant_id"], "granted": granted[row["tenant_id"]],
+                    "crowded": row["tenant_id"] in plan.crowded,
+                    "given": row["tenant_id"] in plan.given,
+                }
+                for row in held
+            ]  # fmt: skip
+            await run_sql(conn, "slots_write", {"slots": json_codec.dumps_text(body)}, timeout_s)
+            room = {
+                row["tenant_id"]: min(row["max_running"], granted[row["tenant_id"]])
+                - row["running"]
+                for row in held
+            }
+            streams = _streams(plan.given, room, scene.rates)
+            if not streams:
+                return []
+            params = {"streams": json_codec.dumps_text(streams)}
+            rows = _within(await run_sql(conn, "admit_pick", params, timeout_s), plan.given, room)
+            writes = shared.writes(rows, lambda *_: [Admit()], held[0]["now"])
+            applied = [
+                one for one in await apply(conn, writes, timeout_s=timeout_s) if one is not None
+            ]
+            begun = Counter(row["tenant_id"] for row in rows if not row["started"])
+            if paid := _paid(scene, begun):
+                params = {"paid": json_codec.dumps_text(paid)}
+                await run_sql(conn, "starts_charge", params, timeout_s)
+        self._note(applied)
+        return applied
 
-    async def _grant(self) -> None:
-        """Move blocks of the global limit to where they are wanted: take back first, then give."""
-        shared = self._shared
-        rows = await shared.db.fetch("slots_read", {})
-        wanted = blocks(rows, shared.settings.scheduler.max_running)
-        current = {r["tenant_id"]: r["granted"] for r in rows}
-        changes = [(t, n) for t, n in wanted.items() if n != current[t]]
-        for tenant_id, granted in sorted(changes, key=lambda c: c[1] > current[c[0]]):
-            if granted > current[tenant_id]:
-                spare = shared.settings.scheduler.max_running - sum(current.values())
-                granted = min(granted, current[tenant_id] + max(0, spare))  # noqa: PLW2901
-            answer = await shared.db.fetch_one(
-                "slots_grant", {"tenant_id": tenant_id, "granted": granted, "term": shared.term}
-            )
-            if answer is not None:
-                current[tenant_id] = answer["granted"]
+    def _note(self, applied: Sequence[Applied]) -> None:
+        for one in applied:
+            self._ledger.admitted(one.run.tenant_id, 1)
+            self._shared.ring(one)
+        let_in = Counter(one.run.queue for one in applied)
+        for row in self._load:
+            row["running"] += let_in[row["queue"]]
+
+    def _pace(self, scene: Scene, look: Look, *, admitted: int) -> None:
+        """Ask for the next round: soon while slots become free quickly, or when a rate allows."""
+        now = time.monotonic()
+        if admitted:
+            self._busy_until = now + _SOON_S
+        if look.queued and now < self._busy_until:
+            self._shared.ask_again(_REFILL_S)
+        waiting = {t.id for t in scene.tenants if any(t.waiting.values())}
+        for tenant_id, rate in scene.rates.items():
+            wait_s = rate.wait_s(scene.now_s)
+            if wait_s > 0 and (tenant_id in waiting or (tenant_id is None and waiting)):
+                self._shared.ask_again(max(_SHORTEST_S, wait_s))
 
 
-def blocks(rows: list[dict[str, Any]], limit: int) -> dict[Any, int]:
-    """Divide the global limit: everybody keeps what runs; then those who wait get what they wait
-    for; then, for a next run, those who lately started one, or all tenants while there is plenty.
-
-    Each round fills up those who hold least. Among equals the longest unserved comes first, so that
-    nobody starves.
-    """
-    out = {r["tenant_id"]: min(r["running"], r["max_running"]) for r in rows}
-    free = limit - sum(r["running"] for r in rows)
-    waiting = {r["tenant_id"]: min(r["max_running"], r["running"] + r["waiting"]) for r in rows}
-    free = _fill(out, rows, waiting, free)
-    plenty = len(rows) * SHARE <= free
-    likely = {
-        r["tenant_id"]: r["max_running"] for r in rows if plenty or r["recent"] or r["waiting"]
-    }
-    _fill(out, rows, likely, free)
+def _rates(rows: Sequence[Row]) -> dict[UUID | None, Rate]:
+    """Collect the limits of starts per second."""
+    out: dict[UUID | None, Rate] = {}
+    for row in rows:
+        if row["starts_per_s"] is not None:
+            out[row["tenant_id"]] = Rate(row["starts_per_s"], row["starts_tat_s"] or 0.0)
+    if rows and rows[0]["all_starts_per_s"] is not None:
+        out[None] = Rate(rows[0]["all_starts_per_s"], rows[0]["all_starts_tat_s"] or 0.0)
     return out
 
 
-def _fill(out: dict[Any, int], rows: list[dict[str, Any]], up_to: dict[Any, int], free: int) -> int:
-    """Give single slots to whoever holds least, up to each one's bound; return what is left."""
-    level = [
-        (out[r["tenant_id"]], _unserved_since(r), n, r["tenant_id"])
-        for n, r in enumerate(rows)
-        if out[r["tenant_id"]] < up_to.get(r["tenant_id"], 0)
-    ]
-    heapify(level)
-    while free > 0 and level:
-        held, since, n, tenant_id = heappop(level)
-        out[tenant_id] = held + 1
-        free -= 1
-        if held + 1 < up_to[tenant_id]:
-            heappush(level, (held + 1, since, n, tenant_id))
-    return free
+def _tenant(row: Row, waiting: Mapping[Stream, int], rates: Mapping[UUID | None, Rate]) -> Tenant:
+    rate = rates.get(row["tenant_id"])
+    return Tenant(
+        id=row["tenant_id"],
+        running=row["running"],
+        max_running=row["max_running"],
+        waiting=waiting,
+        weight=row["weight"],
+        settled_s=row["settled_s"],
+        held_s=row["held_s"],
+        starts=None if rate is None else rate.allowed(row["now_s"]),
+    )
 
 
-def _unserved_since(row: dict[str, Any]) -> float:
-    """Order tenants by when they were last admitted; never comes first."""
-    last: datetime | None = row["last_admitted_at"]
-    return 0.0 if last is None else last.timestamp()
+def _granted(scene: Scene, plan: Plan, held: Sequence[Row]) -> dict[UUID, int]:
+    """Fit the wanted blocks to what runs now: take back first, then give what is left to give.
+
+    Nobody but the leader changes a block, so that those of tenants that are not held are known.
+    """
+    out = {t: row["granted"] for t, row in scene.rows.items()}
+    for row in held:
+        tenant_id = row["tenant_id"]
+        out[tenant_id] = max(row["running"], min(plan.blocks[tenant_id], row["granted"]))
+    spare = scene.room.slots - sum(out.values())
+    for row in sorted(held, key=lambda r: r["tenant_id"] not in plan.given):
+        more = min(plan.blocks[row["tenant_id"]] - out[row["tenant_id"]], spare)
+        if more > 0:
+            out[row["tenant_id"]] += more
+            spare -= more
+    return out
+
+
+def _streams(
+    given: Given, room: Mapping[UUID, int], rates: Mapping[UUID | None, Rate]
+) -> list[dict[str, Any]]:
+    """Say how many runs of each stream to look at.
+
+    Streams of one queue share what the queue was given, so that priority decides between them; but
+    no more starts than were given when starts are limited.
+    """
+    out: list[dict[str, Any]] = []
+    for rank, (tenant_id, mine) in enumerate(given.items()):
+        limited = None in rates or tenant_id in rates
+        queues: Counter[str] = Counter()
+        for stream, count in mine.items():
+            queues[stream.queue] += count
+        for queue, count in queues.items():
+            most = min(count, room.get(tenant_id, 0))
+            for resumed in (True, False):
+                bound = mine.get(Stream(queue, resumed), 0) if limited else most
+                if min(bound, most) > 0:
+                    out.append(
+                        {
+                            "tenant_id": tenant_id, "rank": rank, "queue": queue,
+                            "started": resumed, "room": min(bound, most), "queue_room": most,
+                        }
+                    )  # fmt: skip
+    return out
+
+
+def _within(rows: Sequence[Row], given: Given, room: Mapping[UUID, int]) -> list[Row]:
+    """Keep of each tenant's runs, which come in their order, as many as it has room for."""
+    left = {t: min(room.get(t, 0), sum(streams.values())) for t, streams in given.items()}
+    out = []
+    for row in rows:
+        if left[row["tenant_id"]] > 0:
+            left[row["tenant_id"]] -= 1
+            out.append(row)
+    return out
+
+
+def _paid(scene: Scene, begun: Mapping[UUID, int]) -> list[dict[str, Any]]:
+    """Charge starts to the tenants and the platform whose starts are limited."""
+    out: list[dict[str, Any]] = []
+    for tenant_id, rate in scene.rates.items():
+        count = sum(begun.values()) if tenant_id is None else begun.get(tenant_id, 0)
+        if count:
+            scene.rates[tenant_id] = rate.charged(scene.now_s, count)
+            out.append({"tenant_id": tenant_id, "tat_s": scene.rates[tenant_id].tat_s})
+    return out

@@ -40,9 +40,21 @@ class Look:
     now: datetime
     due_in_s: float | None
     queued: bool
+    """A run waits for admission."""
+    keyed: bool
+    """A run is held back by its concurrency key."""
+    behind: bool
+    """A run is held back by the run before it in its session."""
     stale: bool
     orphaned: bool
-    ungranted: bool
+    ungranted: int
+    """Tenants without a block of the global limit."""
+    capacity: int
+    """What live workers can hold."""
+    granted: int
+    """Slots of the global limit that tenants hold as blocks."""
+    all_running: int | None
+    """The platform's limit on running runs, when it is not the setting."""
     forsaken: bool
     """A child run goes on although its parent was asked to stop or has ended."""
     queue_age_s: float
@@ -61,6 +73,12 @@ class Shared:
     bell: Bell
     term: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    again_in_s: float | None = None
+    """How soon some loop wants the next tick."""
+
+    def ask_again(self, in_s: float) -> None:
+        """Ask for the next tick in `in_s` at the latest."""
+        self.again_in_s = in_s if self.again_in_s is None else min(self.again_in_s, in_s)
 
     def count(self, name: str, n: int = 1) -> None:
         """Add to a counter that metrics show."""

@@ -30,6 +30,7 @@ from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
 from harness_worker.scheduler.prune import PruneLoop
 from harness_worker.scheduler.reap import ReapLoop
+from harness_worker.scheduler.release import ReleaseLoop
 from harness_worker.scheduler.wake import WakeLoop
 
 log = structlog.get_logger()
@@ -42,6 +43,7 @@ def make_loops(shared: Shared) -> list[Loop]:
         CancelLoop(shared),
         WakeLoop(shared),
         CronLoop(shared),
+        ReleaseLoop(shared),
         AdmitLoop(shared),
         DispatchLoop(shared),
         PruneLoop(shared),
@@ -58,6 +60,7 @@ async def look_once(shared: Shared) -> Look:
 async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
     """Look once and run every loop once; returns what was seen and how much was done."""
     look = await look_once(shared)
+    shared.again_in_s = None
     done = 0
     for loop in loops:
         try:
@@ -129,6 +132,8 @@ class Scheduler:
                 else:
                     look, done = await tick(shared, loops)
                     pause_s = self._pause(look, done)
+                    if shared.again_in_s is not None:
+                        pause_s = min(pause_s, shared.again_in_s)
             except Conflict as error:
                 log.warning("leader.deposed", error=error.message)
                 leadership.term, renew_at = None, 0.0
@@ -143,7 +148,8 @@ class Scheduler:
         config = self._settings.scheduler
         if done:
             return 0.01
-        longest = config.tick_s if look.queued or look.orphaned else config.idle_tick_s
+        waits = look.queued or look.keyed or look.behind or look.orphaned
+        longest = config.tick_s if waits else config.idle_tick_s
         due = [s for s in (look.due_in_s, look.fire_in_s) if s is not None]
         if due and min(due) > 0:
             return min(longest, max(0.02, min(due)))

@@ -62,7 +62,10 @@ async def test_a_run_without_room_is_queued_and_the_scheduler_nudged(api, redis)
     assert heard is not None
     assert (run["status"], run["started_at"], run["phase"]) == ("queued", None, "IDLE")
     tenant = (await api.get("/v1/tenant")).json()
-    assert (tenant["running"], tenant["queued"], tenant["limits"]) == (0, 1, {"max_running": 0})
+    assert (tenant["running"], tenant["queued"], tenant["limits"]["max_running"]) == (0, 1, 0)
+    waiting = (await api.get(f"/v1/runs/{run['id']}")).json()["waiting"]
+    assert (waiting["for"], waiting["place"]) == ("no_worker", 1)
+    assert (await api.get("/v1/runs")).json()["data"][0]["waiting"] is None, "of single runs only"
 
 
 # ── Idempotency-Key ──────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from harness_common.store import keys
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database, Row
 
 PEPPER = b"a pepper for tests"
 ROLES = ("viewer", "operator", "approver", "admin")
@@ -50,10 +50,9 @@ class Tenant:
 async def make_tenant(db: Database, name: str, *, granted: int = 100) -> Tenant:
     async with db.transaction() as conn:
         row = await ensure_tenant(conn, Settings(), name, db.timeout_s)
-        params = {"tenant_id": row["tenant_id"], "max_running": granted}
-        await run_sql(conn, "tenant_limit", params, db.timeout_s)
         await conn.execute(
-            "UPDATE tenant_slots SET granted = %s WHERE tenant_id = %s", (granted, row["tenant_id"])
+            "UPDATE tenant_slots SET max_running = %s, granted = %s WHERE tenant_id = %s",
+            (granted, granted, row["tenant_id"]),
         )
     made = Tenant(db, row["tenant_id"])
     await made.add_role_keys()

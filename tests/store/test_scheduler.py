@@ -14,9 +14,6 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisDown
 
 from harness_common.broker.publish import Doorbell
@@ -27,7 +24,7 @@ from harness_common.core.run import Status
 from harness_common.core.step import Failure
 from harness_common.settings import DatabaseSettings, SchedulerSettings, Settings
 from harness_common.store.db import Database
-from harness_worker.scheduler.admit import SHARE, AdmitLoop, blocks
+from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
@@ -433,7 +430,7 @@ async def queue(play: Play, count: int) -> list[UUID]:
     return [await play.start() for _ in range(count)]
 
 
-async def test_admission_is_round_robin_between_tenants_and_keeps_the_limits(db):
+async def test_the_many_of_one_tenant_do_not_go_before_the_few_of_others(db):
     """INV13: the hot tenant's hundred do not go before the others' few; no limit is exceeded."""
     shared = await lead(db, limit=30)
     hot, two, three = [Play(db, await make_tenant(db, max_running=50)) for _ in range(3)]
@@ -442,11 +439,8 @@ async def test_admission_is_round_robin_between_tenants_and_keeps_the_limits(db)
     await queue(three, 3)
     assert await once(AdmitLoop(shared), shared) == 30
     assert [await p.running() for p in (hot, two, three)] == [24, 3, 3]
-    first = [b.run_id for b in shared.bell.rung[: 3 * SHARE]]
-    (row,) = await sql(
-        db, "SELECT count(DISTINCT tenant_id) AS n FROM runs WHERE id = ANY(:f)", f=first
-    )
-    assert row["n"] == 3, "each tenant had its turn before anybody had a second"
+    first = {b.tenant_id for b in shared.bell.rung[:6]}
+    assert first == {two.tenant_id, three.tenant_id}, "their doorbells stand before the hot ones"
     assert await once(AdmitLoop(shared), shared) == 0
     assert [await p.running() for p in (hot, two, three)] == [24, 3, 3]
 
@@ -552,66 +546,3 @@ async def test_an_old_leader_declares_nobody_dead(play, db):
     with contextlib.suppress(Conflict):
         await once(await reaper(old), old)
     assert await sql(db, "SELECT died_at FROM workers") == [{"died_at": None}]
-
-
-# ── blocks ───────────────────────────────────────────────────────────────────────────────────────
-
-
-@st.composite
-def tenants(draw) -> tuple[list[dict[str, Any]], int]:
-    rows = []
-    for n in range(draw(st.integers(1, 6))):
-        most = draw(st.integers(0, 30))
-        rows.append(
-            {
-                "tenant_id": n,
-                "max_running": most,
-                "running": draw(st.integers(0, most)),
-                "waiting": draw(st.integers(0, 40)),
-                "recent": draw(st.booleans()),
-                "last_admitted_at": draw(st.sampled_from([None, WHEN])),
-            }
-        )
-    used = sum(r["running"] for r in rows)
-    return rows, used + draw(st.integers(0, 60))
-
-
-def wanted(row: dict[str, Any]) -> int:
-    return int(min(row["max_running"], row["running"] + row["waiting"]))
-
-
-@hypothesis_settings(max_examples=300, deadline=None)
-@given(tenants())
-def test_blocks_stay_within_every_limit(case):
-    """INV13: the sum of the blocks bounds the sum of what runs."""
-    rows, limit = case
-    out = blocks(rows, limit)
-    assert set(out) == {r["tenant_id"] for r in rows}
-    assert sum(out.values()) <= limit
-    for row in rows:
-        assert row["running"] <= out[row["tenant_id"]] <= row["max_running"]
-
-
-@hypothesis_settings(max_examples=300, deadline=None)
-@given(tenants())
-def test_blocks_leave_nothing_unused_while_somebody_waits(case):
-    rows, limit = case
-    out = blocks(rows, limit)
-    if sum(out.values()) < limit:
-        for row in rows:
-            assert out[row["tenant_id"]] >= wanted(row)
-
-
-@hypothesis_settings(max_examples=300, deadline=None)
-@given(tenants())
-def test_blocks_give_to_whoever_waits_with_the_least(case):
-    """INV13: nobody is raised above another who waits with less: else one that comes late never
-    gets a slot.
-    """
-    rows, limit = case
-    out = blocks(rows, limit)
-    for a in rows:
-        for b in rows:
-            b_wants_more = out[b["tenant_id"]] < wanted(b)
-            if out[a["tenant_id"]] > a["running"] and b_wants_more:
-                assert out[a["tenant_id"]] <= out[b["tenant_id"]] + 1

@@ -555,10 +555,39 @@ def test_empty_lists_say_so(server, harness):
 
 
 def test_tenant(server, harness):
-    tenant = {"id": "ten_1", "name": "t", "limits": {"max_running": 5}, "running": 1, "queued": 2}
+    limits = {"max_running": 5, "weight": 1.0, "starts_per_s": None}
+    tenant = {"id": "ten_1", "name": "t", "limits": limits, "running": 1, "queued": 2}
+    tenant["slot_seconds"] = 1.5
     server.on("GET /v1/tenant", Answer(body=tenant))
-    assert "max running  5" in harness("tenant", "show").out
+    shown = harness("tenant", "show").out
+    assert [line.split() for line in shown.splitlines()[1:4]] == [
+        ["max", "running", "5"], ["weight", "1.0"], ["starts", "per", "s", "none"],
+    ]  # fmt: skip
     assert harness("tenant", "show", "--json").json == tenant
+
+
+def test_limits(server, harness):
+    tenant = {"id": "ten_1", "name": "t", "limits": {}, "running": 1, "queued": 2}
+    server.on("PATCH /v1/tenant/limits", Answer(body=tenant))
+    server.on("PATCH /v1/platform/limits", Answer(body={"limits": {}}))
+    server.on("GET /v1/platform/limits", Answer(body={"limits": {"max_running": 9}}))
+    argv = ["--weight", "3", "--starts-per-s", "none", "--cost-usd-per-day", "2.5"]
+    assert harness("tenant", "limits", *argv).code == 0
+    assert server.seen[-1].body == {"weight": 3.0, "starts_per_s": None, "cost_usd_per_day": 2.5}
+    assert harness("platform", "limits", "--max-running", "none").code == 0
+    assert server.seen[-1].body == {"max_running": None}
+    assert "max running  9" in harness("platform", "limits").out
+    wrong = harness("platform", "limits", "--steps-per-s", "many")
+    assert (wrong.code, "--steps-per-s takes a number or `none`" in wrong.err) == (2, True)
+
+
+def test_a_run_that_waits_says_why(server, harness):
+    waiting = {"for": "tenant_limit", "text": "tenant limit 5 running, 3rd in line", "place": 3}
+    server.on(f"GET {ONE}", Answer(body=run_view("queued", waiting=waiting)))
+    server.on(f"GET {ONE}/steps", page())
+    server.on(f"GET {ONE}/attempts", page())
+    server.on(f"GET {ONE}/artifacts", page())
+    assert "queued: tenant limit 5 running, 3rd in line" in harness("runs", "show", RUN).out
 
 
 # -- processes and the doctor ----------------------------------------------------------------------

@@ -1,10 +1,16 @@
 -- What the scheduler's loops may have to do, in one cheap read: each flag lets a loop run.
 SELECT extract(epoch FROM (SELECT min(wake_at) FROM runs WHERE wake_at IS NOT NULL) - clock_timestamp())::float8 AS due_in_s,
-       EXISTS (SELECT 1 FROM runs WHERE status = 'queued') AS queued,
+       EXISTS (SELECT 1 FROM runs WHERE status = 'queued' AND held_for IS NULL) AS queued,
+       EXISTS (SELECT 1 FROM runs WHERE status = 'queued' AND held_for = 'key') AS keyed,
+       EXISTS (SELECT 1 FROM runs WHERE status = 'queued' AND held_for = 'session') AS behind,
        EXISTS (SELECT 1 FROM workers WHERE died_at IS NULL AND seen_at < clock_timestamp() - make_interval(secs => %(lease_s)s)) AS stale,
        EXISTS (SELECT 1 FROM runs r WHERE r.claim_id IS NOT NULL AND NOT EXISTS (
                    SELECT 1 FROM workers w WHERE w.incarnation = r.claimed_by AND w.died_at IS NULL)) AS orphaned,
-       EXISTS (SELECT 1 FROM tenant_slots WHERE granted = 0 AND max_running > 0) AS ungranted,
+       (SELECT count(*) FROM tenant_slots WHERE granted = 0 AND max_running > 0) AS ungranted,
+       (SELECT coalesce(sum(concurrency), 0) FROM workers
+        WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s)) AS capacity,
+       (SELECT coalesce(sum(granted), 0) FROM tenant_slots) AS granted,
+       (SELECT max_running FROM platform WHERE name = 'global') AS all_running,
        EXISTS (SELECT 1 FROM runs c JOIN runs p ON p.tenant_id = c.tenant_id AND p.id = c.parent_run_id
                WHERE c.parent_run_id IS NOT NULL AND c.finished_at IS NULL AND NOT c.cancel_requested
                  AND (p.cancel_requested OR p.finished_at IS NOT NULL)) AS forsaken,

@@ -1,6 +1,6 @@
 -- With the tenant's slots held (slots_hold.sql): find the agent and the session, and mint ids from Postgres time.
 SELECT uuid7() AS run_id, uuid7() AS new_session_id, clock_timestamp() AS now,
-       slot.running, least(slot.max_running, slot.granted) AS may_run,
+       slot.running, CASE WHEN inline.allowed THEN least(slot.max_running, slot.granted) ELSE 0 END AS may_run,
        a.id AS agent_id, a.name AS agent_name, a.version AS agent_version, a.spec,
        s.id AS session_id, s.closed_at, s.head_run_id, head.status AS head_status,
        EXISTS (SELECT 1 FROM runs q WHERE q.tenant_id = %(tenant_id)s AND q.status = 'queued' AND q.held_for IS NULL) AS others_wait
@@ -11,3 +11,9 @@ LEFT JOIN LATERAL (
     ORDER BY version DESC LIMIT 1) AS a ON true
 LEFT JOIN sessions s ON s.tenant_id = %(tenant_id)s AND s.id = %(session_id)s
 LEFT JOIN runs head ON head.tenant_id = %(tenant_id)s AND head.id = s.head_run_id
+-- Not at once: when starts are counted, which the scheduler does, and when no worker serves the queue while others work.
+CROSS JOIN LATERAL (
+    SELECT slot.starts_per_s IS NULL AND NOT EXISTS (SELECT 1 FROM platform WHERE name = 'global' AND starts_per_s IS NOT NULL)
+       AND (NOT EXISTS (SELECT 1 FROM workers WHERE died_at IS NULL AND stopping_at IS NULL)
+            OR EXISTS (SELECT 1 FROM workers WHERE died_at IS NULL AND stopping_at IS NULL AND coalesce(a.spec->>'queue', 'steps.default') = ANY(queues)))
+       AS allowed) AS inline

@@ -1,6 +1,6 @@
 -- Make a tenant and its slots unless they are there; the only tenant gets its whole limit granted, others by the scheduler.
 WITH tenant AS (
-    INSERT INTO tenants (name) VALUES (%(name)s) ON CONFLICT (name) DO NOTHING RETURNING tenant_id
+    INSERT INTO tenants (name, operator) VALUES (%(name)s, %(operator)s) ON CONFLICT (name) DO NOTHING RETURNING tenant_id
 ), slots AS (
     INSERT INTO tenant_slots (tenant_id, max_running, granted)
     SELECT tenant_id, %(max_running)s,

@@ -17,7 +17,8 @@ branch_labels = None
 depends_on = None
 
 _QUEUED = "status = 'queued' AND held_for IS NULL"
-_HELD = "status = 'queued' AND held_for IS NOT NULL"
+_HELD = "status = 'queued' AND held_for = 'key'"
+_BEHIND = "status = 'queued' AND held_for = 'session'"
 _KEYED = (
     "concurrency_key IS NOT NULL AND "
     "(status = 'running' OR (status = 'queued' AND held_for IS NULL))"
@@ -137,7 +138,7 @@ def upgrade() -> None:
     op.create_index(
         "runs_queue_idx",
         "runs",
-        ["tenant_id", "priority", "queued_at"],
+        ["tenant_id", "queue", "started", "priority", "queued_at"],
         postgresql_where=sa.text(_QUEUED),
     )
     op.create_index(
@@ -145,6 +146,12 @@ def upgrade() -> None:
         "runs",
         ["tenant_id", "concurrency_key", "queued_at"],
         postgresql_where=sa.text(_HELD),
+    )
+    op.create_index(
+        "runs_behind_idx",
+        "runs",
+        ["tenant_id", "prev_run_id"],
+        postgresql_where=sa.text(_BEHIND),
     )
     op.create_index(
         "runs_keyed_idx",
@@ -193,7 +200,7 @@ def downgrade() -> None:
     op.drop_index("runs_forked_idx", table_name="runs")
     for name in ("authorised", "resolution", "input_tokens", "output_tokens"):
         op.drop_column("tool_calls", name)
-    for name in ("live_children", "parent", "keyed", "held", "queue"):
+    for name in ("live_children", "parent", "keyed", "behind", "held", "queue"):
         op.drop_index(f"runs_{name}_idx", table_name="runs")
     for name in (
         "pause_requested", "waiting", "turn_at", "held_for", "concurrency_key", "concurrency_max",

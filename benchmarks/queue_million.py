@@ -1,0 +1,182 @@
+"""(j) A million queued runs: what a round of admission takes, and what it costs in memory.
+
+The rows are made by SQL; scheduler and workers are the real ones, the scheduler with a stopwatch.
+While the backlog is worked off, tenants who wait for nothing send a single run now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+from uuid import UUID
+
+import psutil
+import psycopg
+import redis
+
+from benchmarks.backlog import fill
+from benchmarks.load import Load, open_load, scripted
+from benchmarks.options import Options
+from benchmarks.report import Measure, Outcome, median, percentile
+from benchmarks.stack import BenchFailed, Lab, Proc, Stack
+from harness_common.commands import StartRun, start_run
+from harness_common.store.agents import put_agent
+from harness_common.store.audit import Actor
+from harness_common.store.bootstrap import ensure_tenant
+
+TITLE: Final = "a million queued runs: admission, memory, newcomers"
+TENANTS: Final = 10
+_CONCURRENCY: Final = 25
+_WORKERS: Final = 2
+_ENV: Final = {
+    "HARNESS_SCHEDULER__WORKER_FACTOR": "1",
+    "HARNESS_SCHEDULER__MAX_RUNNING": "2000",
+    "HARNESS_WORKER__CONCURRENCY": str(_CONCURRENCY),
+}
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was seen from outside while it went on."""
+
+    scheduler_mb: list[float] = field(default_factory=list)
+    valkey_mb: list[float] = field(default_factory=list)
+    doorbells: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    cpu_s: float = 0.0
+    """Processor time of the scheduler meanwhile."""
+
+
+def run(stack: Stack, options: Options) -> Outcome:
+    count, seconds = (20_000, 6.0) if options.quick else (1_000_000, 60.0)
+    with stack.lab("million", _ENV) as lab:
+        rounds = lab.folder / "rounds"
+        return asyncio.run(_measure(lab, rounds, count, seconds))
+
+
+async def _measure(lab: Lab, rounds: Path, count: int, seconds: float) -> Outcome:
+    async with open_load(lab) as load:
+        tenants = [await _tenant(load, f"busy{n}") for n in range(TENANTS)]
+        quiet = [await _tenant(load, f"quiet{n}") for n in range(3)]
+        begun = time.monotonic()
+        with psycopg.connect(lab.database_url, autocommit=True) as conn:
+            for tenant_id in tenants:
+                fill(conn, tenant_id, "one", count // TENANTS)
+            conn.execute("VACUUM (ANALYZE) runs")
+        lab.say(f"{count:,} queued runs made in {time.monotonic() - begun:.0f} s")
+        lab.start_workers(_WORKERS)
+        env = {"BENCH_ROUNDS": str(rounds)}
+        scheduler = lab.start("scheduler", "benchmarks.timed_scheduler", (), env)
+        lab.wait("the first runs", "SELECT sum(running) >= 40 FROM tenant_slots")
+        samples, stop = Samples(), threading.Event()
+        watcher = threading.Thread(target=_watch, args=(lab, scheduler, samples, stop))
+        watcher.start()
+        try:
+            starts_ms = await _newcomers(load, quiet, seconds)
+        finally:
+            stop.set()
+            watcher.join()
+        lab.check()
+        left = await load.rows("SELECT count(*) AS n FROM runs WHERE status = 'succeeded'", ())
+    return _outcome(_read(rounds), samples, starts_ms, left[0]["n"], seconds)
+
+
+async def _tenant(load: Load, name: str) -> UUID:
+    async with load.db.transaction() as conn:
+        row = await ensure_tenant(conn, load.lab.settings, name, load.db.timeout_s)
+    await put_agent(load.db, row["tenant_id"], "one", scripted(1), Actor("bench"))
+    return UUID(str(row["tenant_id"]))
+
+
+async def _newcomers(load: Load, quiet: list[UUID], seconds: float) -> list[float]:
+    """Send a single run of a tenant that runs nothing, twice a second; how long until it starts."""
+    until = time.monotonic() + seconds
+    ids: list[UUID] = []
+    nudges = load.lab.stack.redis()
+    while time.monotonic() < until:
+        tenant_id = quiet[len(ids) % len(quiet)]
+        started = await start_run(load.db, tenant_id, StartRun("one", "Go.", created_by="new"))
+        if started.doorbell is not None:
+            load.bell.ring(started.doorbell)
+        else:
+            await asyncio.to_thread(nudges.publish, "harness:scheduler:nudge", b"{}")
+        ids.append(started.run_id)
+        await asyncio.sleep(0.5)
+    await asyncio.sleep(2.0)
+    rows = await load.rows(
+        "SELECT extract(epoch FROM c.started_at - r.created_at) * 1000 AS ms FROM runs r "
+        "JOIN checkpoints c ON c.tenant_id = r.tenant_id AND c.run_id = r.id AND c.step = 1 "
+        "WHERE r.id = ANY(%s)",
+        (ids,),
+    )
+    if len(rows) != len(ids):
+        raise BenchFailed(f"{len(rows)} of {len(ids)} newcomers' runs ended")
+    return [float(row["ms"]) for row in rows]
+
+
+def _watch(lab: Lab, scheduler: Proc, samples: Samples, stop: threading.Event) -> None:
+    process = psutil.Process(scheduler.pid)
+    before = sum(process.cpu_times()[:2])
+    with lab.stack.redis() as client, psycopg.connect(lab.database_url, autocommit=True) as conn:
+        while not stop.wait(0.1):
+            samples.scheduler_mb.append(process.memory_info().rss / 1e6)
+            info = client.info("memory")
+            assert isinstance(info, dict)
+            samples.valkey_mb.append(info["used_memory"] / 1e6)
+            samples.doorbells.append(len(_rung(client)))
+            row = conn.execute("SELECT sum(running)::int FROM tenant_slots").fetchone()
+            samples.running.append(row[0] if row else 0)
+            samples.cpu_s = sum(process.cpu_times()[:2]) - before
+
+
+def _rung(client: redis.Redis) -> set[str]:
+    """Name the runs that a doorbell in the broker is for; one that was rung again counts once."""
+    ids = set()
+    for key in client.scan_iter("harness:steps.*", _type="list"):
+        for body in cast("list[bytes]", client.lrange(key, 0, -1)):
+            ids.add(json.loads(body)["headers"]["id"].partition(".")[0])
+    return ids
+
+
+def _read(rounds: Path) -> list[tuple[float, int]]:
+    lines = [line.split() for line in rounds.read_text().splitlines()]
+    return [(float(ms), int(done)) for _, ms, done in lines]
+
+
+def _outcome(
+    rounds: list[tuple[float, int]],
+    samples: Samples,
+    starts_ms: list[float],
+    done: int,
+    seconds: float,
+) -> Outcome:
+    took = [ms for ms, _ in rounds]
+    places = _CONCURRENCY * _WORKERS
+    problems = []
+    if max(samples.running) > places:
+        problems.append(f"{max(samples.running)} ran at once with {places} places")
+    third = max(1, len(samples.scheduler_mb) // 3)
+    grew = median(samples.scheduler_mb[-third:]) - median(samples.scheduler_mb[:third])
+    valkey = median(samples.valkey_mb[-third:]) - median(samples.valkey_mb[:third])
+    measures = [
+        Measure("a round of admission, p50", percentile(took, 50), "ms"),
+        Measure("a round of admission, p99", percentile(took, 99), "ms", 50, "most"),
+        Measure("scheduler, CPU a round", samples.cpu_s * 1000 / max(1, len(took)), "ms"),
+        Measure("rounds", len(took), ""),
+        Measure("runs done", done / seconds, "runs/s"),
+        Measure(
+            "runs with a doorbell in the broker, most", max(samples.doorbells), "", places, "most"
+        ),
+        Measure("scheduler, RSS", median(samples.scheduler_mb), "MB"),
+        Measure("scheduler, RSS grew by", grew, "MB", 5, "most"),
+        Measure("Valkey, used memory", median(samples.valkey_mb), "MB"),
+        Measure("Valkey, used memory grew by", valkey, "MB", 5, "most"),
+        Measure("a newcomer's run, accepted → first step, p50", percentile(starts_ms, 50), "ms"),
+        Measure("a newcomer's run, accepted → first step, max", max(starts_ms), "ms"),
+    ]
+    return Outcome(measures, {"seconds": seconds, "newcomers": len(starts_ms)}, problems)

@@ -1,0 +1,44 @@
+-- Why a queued run waits and how many stand before it (counted up to 1,000): the same facts by which the scheduler decides.
+SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurrency_max, r.prev_run_id,
+       s.running, s.max_running, s.starts_per_s, coalesce(s.starts_tat > clock_timestamp() + interval '20 ms', false) AS starts_paid_ahead,
+       coalesce(p.max_running, %(all_running)s) AS all_running, (SELECT coalesce(sum(running), 0) FROM tenant_slots) AS all_run,
+       p.starts_per_s AS all_starts_per_s, coalesce(p.starts_tat > clock_timestamp() + interval '20 ms', false) AS all_starts_paid_ahead,
+       coalesce(work.places, 0) AS places, coalesce(work.held, 0) AS places_taken, work.places IS NOT NULL AS served,
+       CASE WHEN r.held_for = 'key' THEN (
+           SELECT count(*)::int FROM (
+               SELECT 1 FROM runs k WHERE k.tenant_id = r.tenant_id AND k.concurrency_key = r.concurrency_key
+                 AND (k.status = 'running' OR (k.status = 'queued' AND k.held_for IS NULL)) LIMIT r.concurrency_max) AS found)
+       END AS key_running,
+       CASE WHEN r.held_for = 'session' THEN (SELECT status FROM runs b WHERE b.tenant_id = r.tenant_id AND b.id = r.prev_run_id) END AS prev_status,
+       CASE r.held_for
+           WHEN 'key' THEN (
+               SELECT count(*) FROM (
+                   SELECT 1 FROM runs k WHERE k.tenant_id = r.tenant_id AND k.concurrency_key = r.concurrency_key
+                     AND k.status = 'queued' AND k.held_for = 'key' AND k.queued_at < r.queued_at LIMIT 1001) AS found)
+           WHEN 'session' THEN (
+               SELECT count(*) FROM (
+                   SELECT 1 FROM runs b WHERE b.tenant_id = r.tenant_id AND b.session_id = r.session_id AND b.id < r.id
+                     AND b.finished_at IS NULL LIMIT 1001) AS found)
+           ELSE (
+               -- Streams are those of admission: per queue, started before or not.
+               SELECT sum(n) FROM (
+                   WITH RECURSIVE stream AS (
+                       (SELECT queue, started FROM runs q WHERE q.tenant_id = r.tenant_id AND q.status = 'queued' AND q.held_for IS NULL
+                        ORDER BY queue, started LIMIT 1)
+                       UNION ALL
+                       SELECT n.queue, n.started FROM stream CROSS JOIN LATERAL (
+                           SELECT q.queue, q.started FROM runs q WHERE q.tenant_id = r.tenant_id AND q.status = 'queued' AND q.held_for IS NULL
+                             AND (q.queue, q.started) > (stream.queue, stream.started) ORDER BY q.queue, q.started LIMIT 1) AS n
+                   )
+                   SELECT (SELECT count(*) FROM (
+                       SELECT 1 FROM runs q WHERE q.tenant_id = r.tenant_id AND q.queue = stream.queue AND q.started = stream.started
+                         AND q.status = 'queued' AND q.held_for IS NULL AND (q.priority, q.queued_at) < (r.priority, r.queued_at)
+                       LIMIT 1001) AS found) AS n FROM stream) AS streams)
+       END::int AS before, clock_timestamp() AS now
+FROM runs r
+JOIN tenant_slots s ON s.tenant_id = r.tenant_id
+LEFT JOIN platform p ON p.name = 'global'
+LEFT JOIN LATERAL (
+    SELECT sum(concurrency) AS places, sum(held) AS held FROM workers
+    WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s) AND r.queue = ANY(queues)) AS work ON true
+WHERE r.tenant_id = %(tenant_id)s AND r.id = %(run_id)s AND r.status = 'queued'
