@@ -53,8 +53,8 @@ ConcurrencyKey = Annotated[
 ]
 
 
-class RunCreate(Input):
-    """A run to start: an agent and what it is asked. Limits may only narrow those of the agent."""
+class RunAsked(Input):
+    """A run that is wanted: an agent and what it is asked. Limits may only narrow the agent's."""
 
     agent: Name
     input: LongText
@@ -68,10 +68,6 @@ class RunCreate(Input):
     max_tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
-    on_busy: Annotated[
-        Literal["reject", "enqueue", "interrupt", "steer"],
-        Field(description="What to do while the session's last run is still going."),
-    ] = "reject"
     concurrency_key: ConcurrencyKey | None = None
     concurrency_max: Annotated[
         int, Field(ge=1, le=10_000, description="Runs of the key that may run at once.")
@@ -79,16 +75,29 @@ class RunCreate(Input):
 
     def check_together(self) -> None:
         """Raise `Invalid` when fields do not go together."""
-        if self.on_busy != "reject" and self.session_id is None:
-            raise Invalid(
-                f"on_busy {self.on_busy!r} needs a session_id: without one the session is new",
-                field="session_id",
-                value=None,
-            )
         if "concurrency_max" in self.model_fields_set and self.concurrency_key is None:
             raise Invalid(
                 "concurrency_max needs a concurrency_key: it counts the runs of that key",
                 field="concurrency_key",
+                value=None,
+            )
+
+
+class RunCreate(RunAsked):
+    """A run to start now."""
+
+    on_busy: Annotated[
+        Literal["reject", "enqueue", "interrupt", "steer"],
+        Field(description="What to do while the session's last run is still going."),
+    ] = "reject"
+
+    def check_together(self) -> None:
+        """Raise `Invalid` when fields do not go together."""
+        super().check_together()
+        if self.on_busy != "reject" and self.session_id is None:
+            raise Invalid(
+                f"on_busy {self.on_busy!r} needs a session_id: without one the session is new",
+                field="session_id",
                 value=None,
             )
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from harness_api.schemas.base import Input, InputTime, Output, Time
-from harness_api.schemas.runs import RunCreate
+from harness_api.schemas.runs import RunAsked
 from harness_common.contracts.agent import Name
 from harness_common.core.schedule import (
     MAX_INTERVAL_S,
@@ -96,7 +96,7 @@ class ScheduleCreate(Input):
 
     name: ScheduleName
     when: WhenInput
-    run: RunCreate
+    run: RunAsked
     overlap: OverlapName = "skip"
     catch_up: CatchUpName = "last"
     window_s: (
@@ -134,7 +134,7 @@ class SchedulePatch(Input):
     """
 
     when: WhenInput | None = None
-    run: RunCreate | None = None
+    run: RunAsked | None = None
     overlap: OverlapName | None = None
     catch_up: CatchUpName | None = None
     window_s: Seconds | None = None
@@ -174,9 +174,11 @@ class ScheduleTrigger(Input):
     """Goes before the schedule's own."""
 
 
-def plain_run(run: RunCreate) -> dict[str, Any]:
+def plain_run(run: RunAsked) -> dict[str, Any]:
     """Return the fields of a run that were given."""
-    return run.model_dump(mode="json", exclude_none=True)
+    run.check_together()
+    alone = {"concurrency_max"} if run.concurrency_key is None else set[str]()
+    return run.model_dump(mode="json", exclude_none=True, exclude=alone)
 
 
 class ScheduleLinks(Output):
