@@ -41,15 +41,17 @@ async def reserve(ctx: StepContext) -> StoredRun:
         "tokens": tokens,
         "cost_usd": cost_usd,
     }
-    day: date | None = None
     async with db.transaction() as conn:
-        if not await run_sql(conn, "budget_note", params, db.timeout_s):
+        noted = await run_sql(conn, "budget_note", params, db.timeout_s)
+        if not noted:
             raise LostOwnership("another claim owns the run", run_id=str(run.id))
+        day: date = noted[0]["day"]
         for who in (PLATFORM, run.tenant_id):  # in the order in which `commit.sql` locks them
-            (row,) = await run_sql(conn, "budget_reserve", params | {"who": who}, db.timeout_s)
+            (row,) = await run_sql(
+                conn, "budget_reserve", params | {"who": who, "day": day}, db.timeout_s
+            )
             if not row["reserved"]:
                 raise _refusal(row, tokens, cost_usd, who)
-            day = row["today"]
     return replace(run, reserved_tokens=tokens, reserved_usd=cost_usd, reserved_day=day)
 
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from harness_common.core import events as ev
+from harness_common.core.budget import exceeded
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
 from harness_common.core.inputs import Input, StepDone, StepFailed
@@ -132,13 +133,23 @@ def _model_answered(
     )
     done = Transition(nxt, recorded, (answer.message,), proposed=bool(uses))
     final = not uses and answer.finish != "pause"
-    if final and (answer.finish == "refusal" or not state.memo.get("steer")):
+    if final and (answer.finish == "refusal" or not _goes_on(nxt, now)):
         return _final_answer(done, answer)
     if state.cancel_requested:
         return then(done, cancelled(nxt))
     if nxt.turn >= nxt.limits.max_turns:
         return within_limits(done, now, "max_iterations_exceeded")
     return within_limits(done, now)
+
+
+def _goes_on(state: RunState, now: datetime) -> bool:
+    """Tell whether a message for the model is still to be answered, and may be: a run whose caps
+    are used up ends with the answer it has.
+    """
+    if not state.memo.get("steer") or state.turn >= state.limits.max_turns:
+        return False
+    used = exceeded(state.limits, state.input_tokens + state.output_tokens, state.cost_usd)
+    return used is None and not past_deadline(state, now)
 
 
 def _final_answer(done: Transition, answer: ModelAnswered) -> Transition:

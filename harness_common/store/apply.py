@@ -245,6 +245,8 @@ def _prepare(write: Write) -> _Prepared:
         "attempt": attempt,
         "wake_at": wake_at(after, write.now, keep.hold_s if keep else RING_AFTER_S),
         "rings": rings,
+        # A message or a wish over a run that stays as it is: whoever was to look still is.
+        "untouched": same_step and write.input_delta > 0 and claim_id == run.claim_id,
         "terminal": after.status in TERMINAL,
         "slot_delta": holds_slot(after) - holds_slot(before),
         "input_delta": write.input_delta,

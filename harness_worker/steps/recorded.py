@@ -23,8 +23,14 @@ async def recorded_answer(ctx: StepContext) -> ModelAnswered:
             f"the source run has no model answer in step {ctx.number}", code="NOT_RECORDED"
         )
     message: Message = loads(row["body"])
-    finish = row["payload"]["finish"]
-    return ModelAnswered(message=message, finish=finish, model=row["payload"]["model"])
+    summary = row["payload"]
+    if summary is not None:
+        return ModelAnswered(message=message, finish=summary["finish"], model=summary["model"])
+    if message.tool_uses():
+        return ModelAnswered(message=message, finish="tool_calls", model="recorded")
+    return ModelAnswered(
+        message=message, finish="pause" if row["more"] else "stop", model="recorded"
+    )
 
 
 async def recorded_outcomes(ctx: StepContext) -> tuple[CallOutcome, ...]:

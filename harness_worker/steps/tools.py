@@ -5,6 +5,7 @@ order asked.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from itertools import groupby
 
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
@@ -33,7 +34,7 @@ async def run(ctx: StepContext) -> StepResult:
             held=ctx.held,
             live=runtime.live,
             bell=runtime.bell,
-            children=sum(row["name"] == "spawn_run" for row in ctx.calls),
+            calls=Counter(row["name"] for row in ctx.calls),
         )
     )
     if ctx.run.overrides.get("recorded"):

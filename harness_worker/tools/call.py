@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -111,8 +112,8 @@ class ToolScope:
     held: HeldRun
     live: LiveStream
     bell: Bell
-    children: int = 1
-    """Calls of this step that start a child: an unshared budget is divided by it."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a child is started: its share depends on those before it."""
 

@@ -52,7 +52,7 @@ async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild)
     run_id = encode("run", child["id"])
     if Status(child["status"]) not in TERMINAL:
         about = {"run": run_id, "agent": wanted.agent}
-        return Ended(CallStatus.RUNNING, "", wait=Wait(call.index, "child", None, about))
+        return Ended(CallStatus.RUNNING, "child", wait=Wait(call.index, "child", None, about))
     spent = {
         "cost_usd": child["cost_usd"],
         "input_tokens": child["input_tokens"],
@@ -81,7 +81,7 @@ async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
             code="TOO_DEEP",
             limit=MAX_DEPTH,
         )
-    share = await _share(scope, wanted)
+    share = await _share(scope, call, wanted)
     request = StartRun(
         agent=wanted.agent,
         agent_version=wanted.agent_version,
@@ -108,23 +108,24 @@ async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
     return child
 
 
-async def _share(scope: ToolScope, wanted: StartChild) -> _Share:
+async def _share(scope: ToolScope, call: PendingCall, wanted: StartChild) -> _Share:
     """Divide what the parent has left: what it used and what its other children may use is gone."""
     state = scope.run.state
     key = {"tenant_id": scope.run.tenant_id, "run_id": scope.run.id, "step": scope.step}
     row = await scope.db.fetch_one("children_budget", key)
     assert row is not None
+    among = max(1, scope.calls[call.name] - row["started"])
     tokens = _part(
         state.limits.max_tokens,
         state.input_tokens + state.output_tokens + row["tokens"],
         wanted.max_tokens,
-        max(1, scope.children - row["started"]),
+        among,
     )
     cost = _part(
         state.limits.max_cost_usd,
         state.cost_usd + row["cost_usd"],
         wanted.max_cost_usd,
-        max(1, scope.children - row["started"]),
+        among,
     )
     return _Share(None if tokens is None else int(tokens), cost)
 

@@ -235,6 +235,8 @@ class ToolRunner:
         until = kept
         if until is None and value.timeout_s is not None:
             until = now + timedelta(seconds=value.timeout_s)
+        if before is not None and before <= now and call.row["result"] == "input":
+            return _failed(tool.spec.name, "INPUT_TIMEOUT", "nobody answered in time")
         about = {"question": value.question, "choices": list(value.choices)}
         return _waiting(Wait(call.index, "input", until, about))
 
@@ -315,7 +317,8 @@ def _refused(name: str, error: HarnessError) -> Ended:
 
 
 def _waiting(wait: Wait) -> Ended:
-    return Ended(CallStatus.RUNNING, "", wait=wait)
+    """Return a call that waits; the ledger keeps the kind in the place of the result."""
+    return Ended(CallStatus.RUNNING, wait.kind, wait=wait)
 
 
 def _failed(

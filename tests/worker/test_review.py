@@ -102,6 +102,10 @@ async def test_an_outside_input_during_a_step_keeps_its_reservation_and_its_acco
     assert await account(play) == (5, 0), "what the step took counts"
 
 
+def _today():
+    return datetime.now(UTC).date()
+
+
 async def test_a_reservation_that_loses_a_race_is_refused_with_its_reason(play, db):
     runtime = priced(await make_runtime(db))
     await limit(play, 2_000)
@@ -112,7 +116,7 @@ async def test_a_reservation_that_loses_a_race_is_refused_with_its_reason(play, 
     await sql(db, f"INSERT INTO tenant_days (tenant_id, day) VALUES (:t, {today})",
               t=play.tenant_id)  # fmt: skip
     async with db.transaction() as conn:  # the first reserves, and has not committed yet
-        params = {"who": play.tenant_id, "tokens": 1_500, "cost_usd": 0.0}
+        params = {"who": play.tenant_id, "tokens": 1_500, "cost_usd": 0.0, "day": _today()}
         (row,) = await run_sql(conn, "budget_reserve", params, 5.0)
         assert row["reserved"]
         late = asyncio.create_task(reserve(late_ctx))
@@ -129,7 +133,7 @@ async def test_a_reservation_and_a_commit_do_not_deadlock(play, db):
     held = await reserve(await claim_tools_step(runtime, play, first))
     ctx = await claim_tools_step(runtime, play, second)
     async with db.transaction() as conn:
-        params = {"who": PLATFORM, "tokens": 0, "cost_usd": 0.0}
+        params = {"who": PLATFORM, "tokens": 0, "cost_usd": 0.0, "day": _today()}
         await run_sql(conn, "budget_reserve", params, 5.0)
         commit = asyncio.create_task(play.settle(held, say("done")))
         await asyncio.sleep(0.4)  # it waits for the platform's account
@@ -174,7 +178,8 @@ async def test_a_question_that_expired_while_its_run_rested_is_not_asked_again(p
     past = datetime.now(UTC) - timedelta(minutes=5)
     await sql(
         db,
-        "UPDATE tool_calls SET status = 'running', effect = 'idempotent', resume_at = :p "
+        "UPDATE tool_calls SET status = 'running', effect = 'idempotent', result = 'input', "
+        "resume_at = :p "
         "WHERE run_id = :r",
         p=past,
         r=run_id,

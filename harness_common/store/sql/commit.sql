@@ -9,7 +9,7 @@ WITH t AS (
         output text, input_tokens bigint, output_tokens bigint, cost_usd double precision,
         pause_requested boolean, waiting jsonb, turn_at timestamptz, seen_turn_at timestamptz,
         spent_tokens bigint, spent_usd double precision, freed_tokens bigint, freed_usd double precision, day date,
-        next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int,
+        next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int, untouched boolean,
         terminal boolean, slot_delta int, input_delta int, event_count int,
         checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb)
 ), run AS (
@@ -25,7 +25,8 @@ WITH t AS (
         reserved_day = CASE WHEN t.next_claim_id IS NOT NULL AND NOT t.new_claim THEN reserved_day END,
         held_for = CASE WHEN t.status <> 'queued' THEN NULL
                         WHEN runs.status = 'queued' THEN held_for
-                        WHEN NOT t.started AND prev_run_id IS NOT NULL THEN 'session'
+                        WHEN NOT t.started AND EXISTS (SELECT 1 FROM runs p WHERE p.tenant_id = runs.tenant_id
+                             AND p.id = runs.prev_run_id AND p.finished_at IS NULL) THEN 'session'
                         WHEN concurrency_key IS NOT NULL THEN 'key' END,
         fence = fence + t.new_claim::int,
         claim_id = t.next_claim_id,
@@ -33,9 +34,9 @@ WITH t AS (
         claimed_at = CASE WHEN t.new_claim THEN clock_timestamp() WHEN t.next_claim_id IS NOT NULL THEN claimed_at END,
         committed_by = coalesce(t.committed_by, runs.committed_by),
         attempt = t.attempt,
-        wake_at = t.wake_at,
-        rings = t.rings,
-        rung_at = CASE WHEN t.rings > 0 AND t.next_claim_id IS NULL THEN clock_timestamp() ELSE rung_at END,
+        wake_at = CASE WHEN t.untouched THEN runs.wake_at ELSE t.wake_at END,
+        rings = CASE WHEN t.untouched THEN runs.rings ELSE t.rings END,
+        rung_at = CASE WHEN NOT t.untouched AND t.rings > 0 AND t.next_claim_id IS NULL THEN clock_timestamp() ELSE rung_at END,
         last_input_n = last_input_n + t.input_delta,
         next_seq = next_seq + t.event_count,
         queued_at = CASE WHEN t.status = 'queued' AND runs.status <> 'queued' THEN clock_timestamp() ELSE queued_at END,
@@ -110,6 +111,7 @@ WITH t AS (
     ORDER BY s.tenant_id FOR UPDATE OF s
 ), slots AS (
     UPDATE tenant_slots SET running = running + slot.delta, used_s = tenant_slots.used_s + slot.used_s,
+        last_admitted_at = CASE WHEN slot.delta > 0 THEN clock_timestamp() ELSE last_admitted_at END,
         turn_sum = CASE WHEN running + slot.delta = 0 THEN 0 ELSE turn_sum + slot.turns END FROM slot WHERE tenant_slots.tenant_id = slot.tenant_id
 ), spent AS (
     -- Daily limits: what was reserved for a step is exchanged for what it cost; the nil tenant is the platform.
