@@ -1,4 +1,4 @@
-"""Budgets, children and waits as a worker plays them: what a review found."""
+"""Budgets, children and waits as a worker plays them, where they meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control, ends and forks against the real store: what a review found."""
+"""Control, ends and forks against the real store, where they meet."""
 
 from __future__ import annotations
 
