@@ -60,10 +60,11 @@ def incarnation_of(process: psutil.Process) -> UUID:
 def at_work(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
     """Return the worker processes that have announced themselves a while ago and live.
 
-    To kill a process that is still starting, over and over, would only take all capacity away.
+    To kill a process that is still starting, over and over, would only take all capacity away. A
+    quarantine process is left alone: by design its death is taken for its run's own doing.
     """
     rows = stack.ask(
-        "SELECT incarnation FROM workers WHERE died_at IS NULL "
+        "SELECT incarnation FROM workers WHERE died_at IS NULL AND concurrency > 1 "
         "AND started_at < clock_timestamp() - interval '3 s' "
         "AND seen_at > clock_timestamp() - interval '5 s'"
     )

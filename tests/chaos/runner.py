@@ -30,6 +30,8 @@ _STILL_S = 75.0
 """Longer than the longest pause between two rings (`scheduler.ring_after_max_s`)."""
 _LONGEST_DRAIN_S = 300.0
 _GROWN_S = 5.5
+_STEP_S = 8.0
+"""Longer than any step of the workload."""
 """A supervisor starts a process that ended sooner with a pause."""
 _SHOWN_RUNS = 5
 _MUTATION_WORKERS = 5
@@ -134,8 +136,11 @@ class Attack:
 
 
 def kill_only(world: World, outcome: Outcome, count: int, chance: random.Random) -> None:
-    """Kill one worker process after the other, each when the runs of the last are held again."""
+    """Kill one worker process after the other, each when the runs of the last have done the step
+    they were at: independent deaths. (A run that dies twice at one step waits for the quarantine.)
+    """
     for n in range(count):
+        _until_recovered(world.stack)
         process, who = chance.choice(_holders(world.stack))
         process.send_signal(signal.SIGKILL)
         future = world.recovery.watch("killed", who, time.monotonic())
@@ -143,6 +148,14 @@ def kill_only(world: World, outcome: Outcome, count: int, chance: random.Random)
         took = future.result() if future else 0.0
         say(f"kill {n + 1} of {count}: recovered in {took:.2f} s")
         time.sleep(chance.uniform(0.2, 0.6))
+
+
+def _until_recovered(stack: ChaosStack) -> None:
+    """Wait, within reason, until no run is still at a step at which its process died."""
+    until = time.monotonic() + _STEP_S
+    died = "SELECT EXISTS (SELECT 1 FROM runs WHERE deaths > 0 AND status = 'running') AS some"
+    while stack.ask(died)[0]["some"] and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def _holders(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
