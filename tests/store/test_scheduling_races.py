@@ -9,12 +9,14 @@ from uuid import UUID
 import pytest
 
 from harness_common.commands import ForkRun, fork_run
+from harness_common.core.fairness import Ledger, Room, Stream, Tenant
+from harness_common.core.fairness import share as divide
 from harness_common.core.inputs import StepFailed
 from harness_common.core.schedule import CatchUp, Every, Overlap
 from harness_common.core.step import Failure
 from harness_common.settings import SchedulerSettings, Settings
 from harness_common.store.audit import Actor
-from harness_common.store.tenants import set_tenant_limits
+from harness_common.store.tenants import set_platform_limits, set_tenant_limits
 from harness_worker.scheduler import admit as admission
 from harness_worker.scheduler import cron
 from harness_worker.scheduler.admit import AdmitLoop
@@ -133,6 +135,23 @@ async def test_a_queued_run_that_cannot_be_read_takes_no_slot_from_other_tenants
     assert await status(plays[1], good) == "running"
 
 
+async def test_turns_that_began_without_the_scheduler_do_not_make_a_tenant_look_slow():
+    """While nobody waits, runs start at once and wake: an hour of such turns is not the length of
+    the few that admission let in before.
+    """
+    slow_looking, other = UUID(int=1), UUID(int=2)
+    ledger, queues = Ledger(), {"q": 10}
+
+    def tenant(who: UUID, settled_s: float) -> Tenant:
+        return Tenant(who, waiting={Stream("q"): 20}, settled_s=settled_s)
+
+    ledger.enter([tenant(slow_looking, 0.0)], queues, 0.0)
+    ledger.admitted(slow_looking, 5)
+    seen = ledger.enter([tenant(slow_looking, 3600.0), tenant(other, 0.0)], queues, 3600.0)
+    given = divide(seen, Room(10, queues))
+    assert {who: sum(mine.values()) for who, mine in given.items()} == {slow_looking: 5, other: 5}
+
+
 # ── timers ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -231,3 +250,23 @@ async def test_a_limit_on_steps_that_is_taken_off_lets_the_waiting_go(play, db):
         "WHERE id = ANY(:w)", w=waiting,
     )  # fmt: skip
     assert row["s"] <= 65.0
+
+
+# ── places of a queue ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.xfail(reason="delayed runs that are due soon fill the bound of the count", strict=True)
+async def test_many_that_are_due_soon_do_not_hide_the_doorbells_of_a_queue(play, db):
+    """The broker holds no more doorbells of a queue than its workers have places."""
+    shared = await lead(db, limit=1)  # counts up to two that are due within a minute
+    await set_platform_limits(db, play.tenant_id, {"max_running": 100}, Actor("test"))
+    await make_worker(db, concurrency=1)
+    await make_worker(db, queue="steps.other", concurrency=10)
+    for _ in range(2):
+        failure = Failure("limited", "L", "l", 1.0)
+        await play.step(await play.start(), StepFailed(failure, WHEN))
+    first = await play.start()
+    assert await status(play, first) == "running"
+    second = await queued(play)
+    await once(AdmitLoop(shared), shared)
+    assert await status(play, second) == "queued"
