@@ -7,6 +7,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from harness_api.cli.bulk import Selection, run_bulk
+from harness_common.core.errors import Invalid
+
 NAUGHT = "0" * 32
 RUN = f"run_{NAUGHT}"
 SESSION = f"sess_{NAUGHT}"
@@ -119,3 +122,13 @@ async def test_nobody_reaches_a_run_of_another_tenant(api, other_tenant, method,
     )
     assert answer.status_code == 404
     assert (await api.get(f"/v1/runs/{run['id']}")).json() == run
+
+
+@pytest.mark.parametrize(
+    "where", ["agent=a,agent=b", "tag.x=1,tag.x=2", "error.code=A,error.code=B"]
+)
+def test_a_bulk_command_does_not_drop_half_of_what_must_hold(where):
+    """No run can be both: the last one said must not decide alone."""
+    chosen = Selection([where], None, None, 10, yes=True)
+    with pytest.raises(Invalid, match="once"):
+        run_bulk(None, "cancel", chosen, lambda run: run, as_json=True)  # type: ignore[arg-type]

@@ -4,11 +4,13 @@ serves the neighbours of what it cannot serve.
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
 
-from harness_common.commands import ForkRun, fork_run
+from harness_common.commands import ForkRun, StartRun, fork_run, start_in
+from harness_common.core.errors import Conflict
 from harness_common.core.fairness import Ledger, Room, Stream, Tenant
 from harness_common.core.fairness import share as divide
 from harness_common.core.inputs import StepFailed
@@ -16,14 +18,16 @@ from harness_common.core.schedule import CatchUp, Every, Overlap
 from harness_common.core.step import Failure
 from harness_common.settings import SchedulerSettings, Settings
 from harness_common.store.audit import Actor
+from harness_common.store.sessions import close_session
 from harness_common.store.tenants import set_platform_limits, set_tenant_limits
 from harness_worker.scheduler import admit as admission
-from harness_worker.scheduler import cron
+from harness_worker.scheduler import cron, release
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
+from harness_worker.scheduler.release import ReleaseLoop
 from harness_worker.scheduler.service import Scheduler, look_once
 from harness_worker.scheduler.wake import WakeLoop
-from tests.store.play import WHEN, Play, make_tenant, make_worker, sql
+from tests.store.play import WHEN, Play, make_tenant, make_worker, say, sql
 from tests.store.test_scheduler import lead, make_due, once
 from tests.store.test_schedules import later, make, outcomes
 from tests.store.test_schedules import share as lead_schedules
@@ -203,6 +207,40 @@ async def test_a_run_behind_one_that_waits_for_a_person_costs_no_more_than_being
     look = await look_once(shared)
     assert look.behind
     assert scheduler._pause(look, 0) == shared.settings.scheduler.idle_tick_s
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_session_is_not_closed_under_a_run_that_starts_at_the_same_time(play, db):
+    """Whoever waited for the start must see the run that it made."""
+    first = await play.start()
+    await play.step(first, say())
+    session = (await play.read(first)).session_id
+    async with db.tenant_transaction(play.tenant_id) as conn:
+        request = StartRun("a", "again", session_id=session)
+        await start_in(db, conn, play.tenant_id, request, actor=None)
+        closing = asyncio.create_task(close_session(db, play.tenant_id, session, Actor("test")))
+        await asyncio.sleep(0.3)
+        assert not closing.done()
+    with pytest.raises(Conflict):
+        await closing
+
+
+async def test_more_held_runs_than_a_look_takes_are_gone_through_at_the_pace_of_ticks(
+    play, db, monkeypatch
+):
+    monkeypatch.setattr(release, "_KEYS", 2)
+    shared = await lead(db)
+    for key in "abc":
+        for _ in range(2):
+            await play.start(concurrency_key=key)
+    loop = ReleaseLoop(shared)
+    assert await once(loop, shared) == 2
+    assert shared.again_in_s == shared.settings.scheduler.tick_s
+    shared.again_in_s = None
+    assert await once(loop, shared) == 1
+    assert shared.again_in_s is None
 
 
 # ── steps per second ─────────────────────────────────────────────────────────────────────────────
