@@ -129,9 +129,10 @@ def _filters(action: str, chosen: Selection) -> dict[str, Any]:
         if name == "status":
             out["status"].append(value)
         elif name.startswith("tag."):
-            out["tags"][name.removeprefix("tag.")] = value
-        elif name in _FILTERS:
-            out[_FILTERS[name]] = value
+            if out["tags"].setdefault(name.removeprefix("tag."), value) != value:
+                raise _wrong(part)
+        elif name in _FILTERS and out.setdefault(_FILTERS[name], value) == value:
+            pass
         else:
             raise _wrong(part)
     out["status"] = out["status"] or [*DEFAULT_STATUS[action]]
@@ -145,7 +146,7 @@ def _filters(action: str, chosen: Selection) -> dict[str, Any]:
 def _wrong(part: str) -> Invalid:
     names = ", ".join(["status", *_FILTERS, "tag.NAME"])
     return Invalid(
-        f"--where takes name=value with one of {names}, not {part!r}",
+        f"--where takes name=value with one of {names}, each but status once, not {part!r}",
         code="USAGE",
         field="--where",
         value=part,

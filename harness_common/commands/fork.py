@@ -23,7 +23,7 @@ from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.message import Json, Message, user
-from harness_common.core.run import TERMINAL, RunState, Status
+from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql
@@ -181,7 +181,8 @@ async def _first(
     """Return the state at the checkpoint with the changed input, and which messages to copy."""
     state = await checkpoint_state(conn, source, step, db.timeout_s)
     if step == source.state.step:  # with what people said since that checkpoint
-        state = replace(state, messages=source.state.messages, memo=source.state.memo)
+        memo = {k: v for k, v in source.state.memo.items() if k not in OF_ONE_STEP}
+        state = replace(state, messages=source.state.messages, memo=memo)
     overrides = request.overrides(source)
     if request.input is None:
         return First(state, (), source, (1, state.messages), overrides)

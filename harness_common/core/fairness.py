@@ -222,6 +222,7 @@ class _Account:
     settled_s: float = 0.0
     running: int = 0
     admitted: int = 0
+    measured_at_s: float = 0.0
     contended_at_s: float | None = None
 
 
@@ -245,7 +246,7 @@ class Ledger:
         Who begins to compete does so level with those who do: what it did not use while it asked
         for nothing is no credit, and what it used while nobody else wanted it is no debt.
         """
-        seen = [self._measured(t) for t in tenants]
+        seen = [self._measured(t, now_s) for t in tenants]
         now = {t.id: t for t in seen if _competes(t, queues)}
         kept = [t.pass_s for t in now.values() if t.id in self._contending]
         self._level_s = min(kept) if kept else self._level_s
@@ -265,20 +266,22 @@ class Ledger:
         account.debit_s = self._level_s * tenant.weight - tenant.spent_s
         return _with(tenant, account)
 
-    def _measured(self, tenant: Tenant) -> Tenant:
-        """Bring a tenant's account up to date: turns that ended, and another weight."""
+    def _measured(self, tenant: Tenant, now_s: float) -> Tenant:
+        """Bring a tenant's account up to date: turns that ended, and another weight.
+
+        Runs are let in elsewhere too while nobody waits: after a time without a round it is not
+        known how many turns have ended.
+        """
         account = self._accounts.setdefault(
             tenant.id, _Account(weight=tenant.weight, settled_s=tenant.settled_s)
         )
         ended = account.admitted - (tenant.running - account.running)
-        if ended > 0 and tenant.settled_s > account.settled_s:
+        recent = now_s - account.measured_at_s < DEBT_S
+        if recent and ended > 0 and tenant.settled_s > account.settled_s:
             mean_s = (tenant.settled_s - account.settled_s) / ended
             account.turn_s += _SMOOTH * (mean_s - account.turn_s)
-        account.settled_s, account.running, account.admitted = (
-            tenant.settled_s,
-            tenant.running,
-            0,
-        )
+        account.settled_s, account.measured_at_s = tenant.settled_s, now_s
+        account.running, account.admitted = tenant.running, 0
         shown = _with(tenant, account)
         if tenant.weight != account.weight:
             was_s = (shown.spent_s + account.debit_s) / account.weight

@@ -15,7 +15,7 @@ from harness_common.core.session import SessionStatus, session_status
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database, Row, run_sql, run_together
 from harness_common.store.schema import runs, sessions
 
 
@@ -76,7 +76,8 @@ async def close_session(db: Database, tenant_id: UUID, session_id: UUID, actor: 
     """
     params = {"tenant_id": tenant_id, "id": session_id}
     async with db.tenant_transaction(tenant_id) as conn:
-        rows = await run_sql(conn, "session_lock", params, db.timeout_s)
+        hold = ("slots_hold", {"tenant_id": tenant_id})  # first: what follows sees who came before
+        _, rows = await run_together(conn, [hold, ("session_read", params)], db.timeout_s)
         if not rows:
             raise _no_session(session_id)
         now = status_of(rows[0])

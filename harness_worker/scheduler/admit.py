@@ -44,6 +44,7 @@ _COUNT_PAUSE_S: Final = 50e-6
 _SOON_S: Final = 0.25
 _REFILL_S: Final = 0.02
 _SHORTEST_S: Final = 0.01
+_BEGINNING: Final[Row] = {"tenant_id": UUID(int=0), "queue": "", "started": False}
 
 Given = dict[UUID, dict[Stream, int]]
 
@@ -84,6 +85,7 @@ class AdmitLoop:
         self._seen: tuple[object, ...] = ()
         self._busy_until = 0.0
         self._slots = 0
+        self._after = _BEGINNING
 
     async def run_once(self, look: Look) -> int:
         """Share out the free slots, move the blocks to where they are wanted, and admit."""
@@ -105,8 +107,11 @@ class AdmitLoop:
     async def _read(self) -> Scene:
         shared, config = self._shared, self._shared.settings.scheduler
         streams = await shared.db.fetch(
-            "streams_read", {"streams": _STREAMS, "most": config.batch + 1}
+            "streams_read",
+            self._after
+            | {"streams": _STREAMS, "most": config.batch + 1, "skipped": shared.skipped()},
         )
+        self._go_round(streams)
         load = await self._queue_load()
         waiting: dict[UUID, dict[Stream, int]] = {}
         for row in streams:
@@ -119,6 +124,13 @@ class AdmitLoop:
         tenants = [_tenant(row, waiting.get(row["tenant_id"], {}), rates) for row in rows]
         entered = self._ledger.enter(tenants, room.queues, now_s)
         return Scene(entered, {r["tenant_id"]: r for r in rows}, room, rates, now_s)
+
+    def _go_round(self, streams: Sequence[Row]) -> None:
+        """Let the next round begin behind the last stream when there may be more of them."""
+        self._after = _BEGINNING
+        for row in streams:
+            if row["nth"] == _STREAMS:
+                self._after = {name: row[name] for name in _BEGINNING}
 
     async def _queue_load(self) -> list[Row]:
         """Count what each queue holds, less often when that is much; in between what was let in is
@@ -211,7 +223,7 @@ class AdmitLoop:
             streams = _streams(plan.given, room, scene.rates)
             if not streams:
                 return []
-            params = {"streams": json_codec.dumps_text(streams)}
+            params = {"streams": json_codec.dumps_text(streams), "skipped": shared.skipped()}
             rows = _within(await run_sql(conn, "admit_pick", params, timeout_s), plan.given, room)
             writes = shared.writes(rows, lambda *_: [Admit()], held[0]["now"])
             applied = [

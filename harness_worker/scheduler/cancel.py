@@ -31,7 +31,8 @@ class CancelLoop:
         if not look.forsaken:
             return 0
         shared = self._shared
-        rows = await shared.db.fetch("forsaken", {"batch": shared.settings.scheduler.batch})
+        batch, stopped = shared.settings.scheduler.batch, 0
+        rows = await shared.db.fetch("forsaken", {"batch": batch, "skipped": shared.skipped()})
         for row in rows:
             parent = encode("run", row["parent_run_id"])
             reason = f"its parent {parent} is {row['parent_status']}"
@@ -39,12 +40,13 @@ class CancelLoop:
                 asked = await cancel_run(
                     shared.db, row["tenant_id"], row["run_id"], by=parent, reason=reason
                 )
-            except HarnessError as error:
+            except (HarnessError, KeyError, TypeError, ValueError) as error:
                 # One that cannot be stopped must not hold up its siblings.
-                log.error("run.skipped", run_id=encode("run", row["run_id"]), error=error.message)
-                shared.count("runs_skipped")
+                log.error("run.skipped", run_id=encode("run", row["run_id"]), error=repr(error))
+                shared.skip(row["run_id"])
                 continue
+            stopped += 1
             if asked.claimed_by is not None:
                 await self._channel.cancel(asked.claimed_by, row["run_id"])
-        shared.count("children_cancelled", len(rows))
-        return len(rows)
+        shared.count("children_cancelled", stopped)
+        return stopped

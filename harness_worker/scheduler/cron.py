@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from typing import Final
 
 import psycopg
@@ -41,25 +42,24 @@ class CronLoop:
             return 0
         shared, until = self._shared, time.monotonic() + BUDGET_S
         rows = await shared.db.fetch("schedules_due", {"batch": shared.settings.scheduler.batch})
-        done = 0
-        for row in rows:
-            if time.monotonic() > until:
-                break
-            done += await self._fire_all(row, until)
+        # In rounds: one that has much to make good must not keep the others from their times.
+        left, done = deque(rows), 0
+        while left and time.monotonic() <= until:
+            row = left.popleft()
+            fired = await self._fire(row)
+            if fired is not None:
+                done += 1
+                left.extend([row] if fired.more else [])
         return done
 
-    async def _fire_all(self, row: Row, until: float) -> int:
-        """Decide about everything of one schedule that is due."""
-        shared, done = self._shared, 0
+    async def _fire(self, row: Row) -> Fired | None:
+        """Decide about the next of one schedule that is due; None when nothing is."""
+        shared = self._shared
         try:
-            while time.monotonic() <= until:
-                fired = await fire_due(shared.db, row["tenant_id"], row["id"], shared.check_term)
-                if fired is None:
-                    break
-                done += 1
+            fired = await fire_due(shared.db, row["tenant_id"], row["id"], shared.check_term)
+            if fired is not None:
                 await self._announce(row, fired)
-                if not fired.more:
-                    break
+            return fired
         except DatabaseUnavailable:
             raise
         except (HarnessError, psycopg.Error, KeyError, TypeError, ValueError) as error:
@@ -74,7 +74,7 @@ class CronLoop:
             await shared.db.fetch(
                 "schedule_defer", key | {"again_s": _AGAIN_S, "term": shared.term}
             )
-        return done
+            return None
 
     async def _announce(self, row: Row, fired: Fired) -> None:
         """Ring for the run, and tell the workers of those it replaces. A lost signal costs time."""

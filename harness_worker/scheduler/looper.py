@@ -7,10 +7,12 @@ term.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
+from uuid import UUID
 
 import structlog
 from redis.asyncio import Redis
@@ -31,6 +33,8 @@ log = structlog.get_logger()
 
 REDIS_PATIENCE_S: Final = 0.5
 """How long a tick waits for Redis: what it says is only ever a shortcut."""
+_SKIP_S: Final = 30.0
+"""How long a run that could not be read or moved is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class Shared:
     counts: dict[str, int] = field(default_factory=dict)
     again_in_s: float | None = None
     """How soon some loop wants the next tick."""
+    _skipped: set[UUID] = field(default_factory=set)
+    _skipped_until: float = 0.0
 
     def ask_again(self, in_s: float) -> None:
         """Ask for the next tick in `in_s` at the latest."""
@@ -118,8 +124,21 @@ class Shared:
                 out.append(write)
             except (HarnessError, KeyError, TypeError, ValueError) as error:
                 log.error("run.skipped", run_id=encode("run", row["id"]), error=repr(error))
-                self.count("runs_skipped")
+                self.skip(row["id"])
         return out
+
+    def skip(self, run_id: UUID) -> None:
+        """Leave a run alone for a while, so that it stands before nobody."""
+        self.count("runs_skipped")
+        if not self._skipped:
+            self._skipped_until = time.monotonic() + _SKIP_S
+        self._skipped.add(run_id)
+
+    def skipped(self) -> list[UUID]:
+        """Return the runs to leave alone now."""
+        if time.monotonic() > self._skipped_until:
+            self._skipped.clear()
+        return list(self._skipped)
 
     async def check_term(self, conn: Connection) -> None:
         """Hold the term for this transaction; raises `Conflict` when another scheduler leads

@@ -43,7 +43,7 @@ class ReleaseLoop:
         row = await self._write(
             "release_keys", {"tenant_id": tenant_id, "key": key, "keys": _KEYS, "most": _RUNS}
         )
-        whole = row["looked_at"] < _KEYS
+        whole = self._whole(row["looked_at"] < _KEYS)
         self._after_key = (_NOBODY, "") if whole else (row["tenant_id"], row["concurrency_key"])
         return int(row["released"])
 
@@ -52,9 +52,15 @@ class ReleaseLoop:
         row = await self._write(
             "release_sessions", {"tenant_id": tenant_id, "prev": prev, "most": _RUNS}
         )
-        whole = row["looked_at"] < _RUNS
+        whole = self._whole(row["looked_at"] < _RUNS)
         self._after_prev = (_NOBODY, _NOBODY) if whole else (row["tenant_id"], row["prev_run_id"])
         return int(row["released"])
+
+    def _whole(self, whole: bool) -> bool:
+        """Ask for the next tick soon while there are more to look at; return `whole`."""
+        if not whole:
+            self._shared.ask_again(self._shared.settings.scheduler.tick_s)
+        return whole
 
     async def _write(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
         shared = self._shared

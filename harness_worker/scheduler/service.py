@@ -148,7 +148,8 @@ class Scheduler:
         config = self._settings.scheduler
         if done:
             return 0.01
-        waits = look.queued or look.keyed or look.behind or look.orphaned
+        # Held runs may wait for days for a person; whatever lets them go nudges.
+        waits = look.queued or look.orphaned
         longest = config.tick_s if waits else config.idle_tick_s
         due = [s for s in (look.due_in_s, look.fire_in_s) if s is not None]
         if due and min(due) > 0:

@@ -28,11 +28,12 @@ class WakeLoop:
         """Wake what is due, tenant by tenant."""
         if look.due_in_s is None or look.due_in_s > 0:
             return 0
-        batch = self._shared.settings.scheduler.batch
+        shared = self._shared
+        batch = shared.settings.scheduler.batch
         woken = 0
-        for row in await self._shared.db.fetch("due", {"batch": batch}):
+        for row in await shared.db.fetch("due", {"batch": batch, "skipped": shared.skipped()}):
             woken += await self._wake_tenant(row["tenant_id"], batch, look.queued)
-        self._shared.count("runs_woken", woken)
+        shared.count("runs_woken", woken)
         return woken
 
     async def _wake_tenant(self, tenant_id: UUID, batch: int, others_wait: bool) -> int:
@@ -45,7 +46,12 @@ class WakeLoop:
             rows = await run_sql(
                 conn,
                 "wake_pick",
-                {"tenant_id": tenant_id, "limit": batch, "now": slot["now"]},
+                {
+                    "tenant_id": tenant_id,
+                    "limit": batch,
+                    "now": slot["now"],
+                    "skipped": shared.skipped(),
+                },
                 shared.db.timeout_s,
             )
             writes = shared.writes(

@@ -10,6 +10,7 @@ SELECT * FROM (
             output_tokens, cost_usd, limits, retry, pause_requested, waiting, turn_at, concurrency_key, overrides, parent_run_id,
             depth, reserved_tokens, reserved_usd, reserved_day, queued_at
         FROM runs WHERE tenant_id = s.tenant_id AND queue = s.queue AND started = s.started AND status = 'queued' AND held_for IS NULL
+          AND NOT (id = ANY(%(skipped)s::uuid[]))
         ORDER BY priority, queued_at LIMIT s.room FOR UPDATE SKIP LOCKED) AS r
 ) AS found WHERE nth <= queue_room
 ORDER BY rank, priority, queued_at

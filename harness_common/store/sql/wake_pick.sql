@@ -8,4 +8,5 @@ SELECT
     NOT EXISTS (SELECT 1 FROM runs c WHERE c.tenant_id = runs.tenant_id AND c.parent_run_id = runs.id
                 AND c.parent_step = runs.step + 1 AND c.finished_at IS NULL) AS children_done
 FROM runs WHERE tenant_id = %(tenant_id)s AND status <> 'running' AND wake_at <= %(now)s
+  AND NOT (id = ANY(%(skipped)s::uuid[]))
 ORDER BY wake_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
