@@ -39,8 +39,8 @@ from harness_worker.tools.call import CancelAsked
 
 log = structlog.get_logger()
 
-_SHORT_WAIT_S: Final = 0.25
-"""A wait for a place in the rate that is not worth letting go of the run."""
+_FAR_S: Final = 60.0
+"""Where `claim.sql` stops to give places in a rate."""
 
 
 async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) -> str:
@@ -185,11 +185,12 @@ async def _one_step(
 
 async def _wait_for_place(claimed: Claimed) -> None:
     """Hold the step to the rate of its tenant: a short wait here, a long one without the slot."""
-    if claimed.wait_s > _SHORT_WAIT_S:
+    if claimed.put_off:
         raise Limited(
             "steps per second are limited",
             code="STEP_RATE",
-            retry_after_s=claimed.wait_s,
+            # Those whose place is far away come again at different times.
+            retry_after_s=claimed.wait_s - 10 * random.random() * (claimed.wait_s >= _FAR_S),
             scope="steps_per_s",
         )
     if claimed.wait_s > 0:

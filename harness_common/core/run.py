@@ -39,10 +39,9 @@ class Status(StrEnum):
 
 DEATHS: Final = "deaths"
 PERMIT: Final = "permit"
-PAID_STEP: Final = "paid_step"
-OF_ONE_STEP: Final = frozenset({DEATHS, PERMIT, PAID_STEP})
-"""The memo's keys for what concerns the coming step only (deaths at it, its slot for a model call,
-its place in the rate of steps): no part of a checkpoint, and gone when the step is counted.
+OF_ONE_STEP: Final = frozenset({DEATHS, PERMIT})
+"""The memo's keys for what concerns the coming step only (deaths at it, its slot for a model
+call): no part of a checkpoint, and gone when the step is counted.
 """
 
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})

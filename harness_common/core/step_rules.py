@@ -13,7 +13,7 @@ from harness_common.core.events import Event
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
 from harness_common.core.retry import retry_in_s
-from harness_common.core.run import OF_ONE_STEP, PAID_STEP, PERMIT, RunState, Status, Transition
+from harness_common.core.run import OF_ONE_STEP, PERMIT, RunState, Status, Transition
 from harness_common.core.step import (
     MODEL,
     TOOLS,
@@ -75,14 +75,11 @@ def _end_reason(failure: Failure) -> str:
 def _memo_after(state: RunState, one: StepFailed) -> dict[str, Json]:
     """Return the memo after a failed attempt.
 
-    It has used up its slot for a model call, or was given one (`core.throttle`). A step that was
-    put off by the tenant's rate has its place and pays no second time (see `claim.sql`).
+    It has used up its slot for a model call, or was given one (`core.throttle`).
     """
     memo = {name: value for name, value in state.memo.items() if name != PERMIT}
     if one.failure.permit is not None:
         memo[PERMIT] = one.failure.permit
-    if one.failure.code == "STEP_RATE":
-        memo[PAID_STEP] = state.step + 1
     return memo
 
 

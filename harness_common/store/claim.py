@@ -50,7 +50,9 @@ class Claimed:
     budgeted: bool = False
     """Its tenant (or the platform) has a daily limit: a step reserves before it spends."""
     wait_s: float = 0.0
-    """How long the step has to wait for its place in the rate."""
+    """How long the step has to wait for the rate."""
+    put_off: bool = False
+    """The rate has no room soon: the step is to try again after `wait_s`, at most a minute."""
 
 
 async def claim(
@@ -105,6 +107,7 @@ def _claimed(row: Row) -> Claimed:
         row["rated"],
         row["budgeted"],
         row["wait_s"],
+        row["put_off"],
     )
 
 

@@ -115,6 +115,7 @@ def _rates() -> list[Column[Any]]:
         _float("cost_usd_per_day", None, null=True),
         _when("starts_tat"),
         _when("steps_tat"),
+        _when("places_tat"),
         _flag("crowded"),
     ]
 

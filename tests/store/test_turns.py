@@ -77,7 +77,7 @@ async def test_a_claim_says_whether_others_wait(play, crowded):
 
 
 async def test_steps_of_a_limited_tenant_get_places_one_after_another(play):
-    """INV13: a claim has its place in the rate; a place that was charged is not charged again."""
+    """INV13: a claim starts at the rate, or is told when to come again."""
     await sql(
         play.db, "UPDATE tenant_slots SET steps_per_s = 2 WHERE tenant_id = :t", t=play.tenant_id
     )
@@ -87,9 +87,13 @@ async def test_steps_of_a_limited_tenant_get_places_one_after_another(play):
         assert n * 0.5 - 0.4 <= wait_s <= n * 0.5
     other = Play(play.db, await make_tenant(play.db))
     assert await place(other, await other.start()) == 0
-    paid = await play.start()
-    await sql(play.db, "UPDATE runs SET memo = '{\"paid_step\": 1}' WHERE id = :r", r=paid)
-    assert await place(play, paid) == 0
+
+
+async def test_a_place_far_away_is_looked_at_again_within_a_minute(play):
+    await sql(play.db, "UPDATE tenant_slots SET steps_per_s = 0.01")
+    waits = [await place(play, await play.start(str(n))) for n in range(4)]
+    assert waits[0] == 0
+    assert all(55 < wait_s <= 60 for wait_s in waits[1:])
 
 
 async def test_the_platform_has_a_rate_over_all_tenants(play):

@@ -1,6 +1,6 @@
 -- Take ownership of runs that are ready (a new fence, a random claim id) and read what their next step needs: messages after those
--- already known, the ledger of a tools step, and what its tenant's limits say: the step is charged to the rates that exist (GCRA:
--- `wait_s` is its place), unless its place was charged before (`memo.paid_step`). Asynchronous commit: a lost claim is safe, since claim ids are random.
+-- already known, the ledger of a tools step, and what its tenant's limits say: the step is charged to the rates that exist, and waits
+-- `wait_s`, or it is put off and tries again then. Asynchronous commit: a lost claim is safe, since claim ids are random.
 WITH want AS (
     SELECT * FROM jsonb_to_recordset(%(wants)s::jsonb) AS w (tenant_id uuid, run_id uuid, version int, claim_id uuid, have int)
 ), claimed AS (
@@ -19,25 +19,38 @@ WITH want AS (
         runs.reserved_tokens, runs.reserved_usd, runs.reserved_day
 ), owing AS (
     SELECT tenant_id, id, row_number() OVER (PARTITION BY tenant_id) - 1 AS nth, row_number() OVER () - 1 AS nth_of_all FROM claimed
-    WHERE (memo->>'paid_step')::int IS DISTINCT FROM step + 1
 ), rated AS (
-    SELECT s.tenant_id, d.n FROM tenant_slots s JOIN (SELECT tenant_id, count(*) AS n FROM owing GROUP BY tenant_id) AS d
-        ON d.tenant_id = s.tenant_id
-    WHERE s.steps_per_s IS NOT NULL ORDER BY s.tenant_id FOR UPDATE OF s
+    -- A tenant with a rate: `lead_s` until its next step may start, how many of these start (a wait of up to 0.25 s is worth it), and
+    -- until when places are given to others that wait. Places are no promises: who comes to one is charged like anybody.
+    SELECT r.*, greatest(0, least(r.n, floor((0.25 - r.lead_s) * r.rate + 1)))::int AS starts FROM (
+        SELECT s.tenant_id, s.steps_per_s AS rate, d.n, greatest(0, extract(epoch FROM s.steps_tat - clock_timestamp())) AS lead_s,
+               greatest(0, extract(epoch FROM s.places_tat - clock_timestamp())) AS places_s
+        FROM tenant_slots s JOIN (SELECT tenant_id, count(*) AS n FROM owing GROUP BY tenant_id) AS d ON d.tenant_id = s.tenant_id
+        WHERE s.steps_per_s IS NOT NULL ORDER BY s.tenant_id FOR UPDATE OF s) AS r
 ), tenant_rate AS (
-    UPDATE tenant_slots s SET steps_tat = greatest(s.steps_tat, clock_timestamp()) + make_interval(secs => rated.n / s.steps_per_s)
-    FROM rated WHERE s.tenant_id = rated.tenant_id
-    RETURNING s.tenant_id, s.steps_per_s, s.steps_tat - make_interval(secs => rated.n / s.steps_per_s) AS free_at
+    UPDATE tenant_slots s SET steps_tat = clock_timestamp() + make_interval(secs => r.lead_s + r.starts / r.rate),
+        places_tat = clock_timestamp() + make_interval(secs => least(60, greatest(r.places_s, r.lead_s + r.starts / r.rate) + (r.n - r.starts) / r.rate))
+    FROM rated r WHERE s.tenant_id = r.tenant_id
+), platform_rated AS (
+    SELECT r.*, greatest(0, least(r.n, floor((0.25 - r.lead_s) * r.rate + 1)))::int AS starts FROM (
+        SELECT p.steps_per_s AS rate, d.n, greatest(0, extract(epoch FROM p.steps_tat - clock_timestamp())) AS lead_s,
+               greatest(0, extract(epoch FROM p.places_tat - clock_timestamp())) AS places_s
+        FROM platform p, (SELECT count(*) AS n FROM owing HAVING count(*) > 0) AS d
+        WHERE p.name = 'global' AND p.steps_per_s IS NOT NULL FOR UPDATE OF p) AS r
 ), platform_rate AS (
-    UPDATE platform SET steps_tat = greatest(steps_tat, clock_timestamp()) + make_interval(secs => d.n / steps_per_s)
-    FROM (SELECT count(*) AS n FROM owing HAVING count(*) > 0) AS d WHERE name = 'global' AND steps_per_s IS NOT NULL
-    RETURNING steps_per_s, steps_tat - make_interval(secs => d.n / steps_per_s) AS free_at
+    UPDATE platform SET steps_tat = clock_timestamp() + make_interval(secs => r.lead_s + r.starts / r.rate),
+        places_tat = clock_timestamp() + make_interval(secs => least(60, greatest(r.places_s, r.lead_s + r.starts / r.rate) + (r.n - r.starts) / r.rate))
+    FROM platform_rated r WHERE name = 'global'
 )
 SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) OR coalesce(p.crowded, false) AS crowded,
     coalesce(s.steps_per_s, p.steps_per_s) IS NOT NULL AS rated,
     coalesce(s.tokens_per_day, p.tokens_per_day) IS NOT NULL OR coalesce(s.cost_usd_per_day, p.cost_usd_per_day) IS NOT NULL AS budgeted,
-    greatest(0, extract(epoch FROM tr.free_at - clock_timestamp()) + o.nth / tr.steps_per_s,
-        extract(epoch FROM pr.free_at - clock_timestamp()) + o.nth_of_all / pr.steps_per_s)::float8 AS wait_s,
+    greatest(0,
+        CASE WHEN tr.rate IS NULL THEN 0 WHEN o.nth < tr.starts THEN tr.lead_s + o.nth / tr.rate
+             ELSE least(60, greatest(tr.places_s, tr.lead_s + tr.starts / tr.rate) + (o.nth - tr.starts) / tr.rate) END,
+        CASE WHEN pr.rate IS NULL THEN 0 WHEN o.nth_of_all < pr.starts THEN pr.lead_s + o.nth_of_all / pr.rate
+             ELSE least(60, greatest(pr.places_s, pr.lead_s + pr.starts / pr.rate) + (o.nth_of_all - pr.starts) / pr.rate) END)::float8 AS wait_s,
+    coalesce(o.nth >= tr.starts, false) OR coalesce(o.nth_of_all >= pr.starts, false) AS put_off,
     (SELECT array_agg(m.body::text ORDER BY m.n) FROM messages m
      WHERE m.tenant_id = c.tenant_id AND m.run_id = c.id AND m.n > c.have AND m.n <= c.messages) AS new_messages,
     CASE WHEN c.next_kind = 'tools' THEN
@@ -48,5 +61,5 @@ FROM claimed c
 LEFT JOIN tenant_slots s ON s.tenant_id = c.tenant_id
 LEFT JOIN platform p ON p.name = 'global'
 LEFT JOIN owing o ON o.tenant_id = c.tenant_id AND o.id = c.id
-LEFT JOIN tenant_rate tr ON tr.tenant_id = c.tenant_id AND o.id IS NOT NULL
-LEFT JOIN platform_rate pr ON o.id IS NOT NULL
+LEFT JOIN rated tr ON tr.tenant_id = c.tenant_id
+LEFT JOIN platform_rated pr ON true

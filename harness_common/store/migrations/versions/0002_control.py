@@ -47,6 +47,7 @@ def _rates() -> list[sa.Column[Any]]:
         sa.Column("cost_usd_per_day", sa.Double(), nullable=True),
         _when("starts_tat"),
         _when("steps_tat"),
+        _when("places_tat"),
         _flag("crowded"),
     ]
 
@@ -218,7 +219,7 @@ def downgrade() -> None:
         op.drop_table(name)
     for name in (
         "weight", "used_s", "turn_sum", "debit_s", "starts_per_s", "steps_per_s", "tokens_per_day",
-        "cost_usd_per_day", "starts_tat", "steps_tat", "crowded",
+        "cost_usd_per_day", "starts_tat", "steps_tat", "places_tat", "crowded",
     ):  # fmt: skip
         op.drop_column("tenant_slots", name)
     op.drop_column("tenants", "operator")
