@@ -1,0 +1,1 @@
+"""Deterministic simulation: the real rules under virtual time, faults, and an auditor."""

@@ -1,0 +1,306 @@
+"""What must hold, watched from outside the store: a ghost ledger that no mechanism reads.
+
+The store calls `claimed`, `committing`, `committed`, `intended` … inside the transaction; workers
+and tools tell what they really did. The ghost owner of a run is the task that took the last claim
+which Postgres still remembers: it sits in the row (column `ghost`), so that a crash of Postgres
+that forgets a claim forgets its owner too. No statement compares it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import zstandard
+
+from harness_common.core import events as ev
+from harness_common.core.phase import phase, shown_status, turn_state
+from harness_common.core.replay import fold, initial_content
+from harness_common.core.run import TERMINAL, Status, content
+from harness_common.store import json_codec
+from harness_common.store.rows import run_from_row
+from tests.sim.world import US, Process, Task, Violation, World
+
+if TYPE_CHECKING:
+    from tests.sim.store import Row, Store
+
+_TERMINAL = {str(s) for s in TERMINAL}
+
+
+class Auditor:
+    """The ghost ledger of one seed."""
+
+    def __init__(self, world: World, *, lease_s: float) -> None:
+        self.world, self.lease_s = world, lease_s
+        self.store: Store
+        self.processes: dict[UUID, Process] = {}
+        self.redis_changed: Callable[[], float] = lambda: -1e9
+        self.beats: dict[UUID, int] = {}
+        self.authorised: Counter[tuple[UUID, int, int]] = Counter()
+        self.effects: Counter[tuple[UUID, int, int]] = Counter()
+        self.cancelled: set[UUID] = set()
+        self.not_before: dict[UUID, float] = {}
+        self.moved_at: dict[UUID, int] = {}
+        self.acked: dict[UUID, int] = {}
+        self.last_commit: dict[UUID, tuple[int, int]] = {}
+        """Which task committed a run's last step result, and the version that it made."""
+        self.active: dict[int, UUID] = {}
+        """Tasks that hold a run now, by task id."""
+        self.limit = 0
+        self.steps = 0
+        self.checks: Counter[str] = Counter()
+
+    def must(self, holds: bool, name: str, text: str) -> None:
+        """Count one check of an invariant; end the seed where it does not hold."""
+        self.checks[name] += 1
+        if not holds:
+            raise Violation(name, text)
+
+    def moved(self, run_id: UUID) -> None:
+        self.moved_at[run_id] = self.world.now
+
+    # Called by the store
+
+    def started(self, row: Row) -> None:
+        """A run was accepted."""
+        row["ghost"] = 0
+        self.moved(row["id"])
+        self._slots()
+
+    def claimed(self, row: Row, caller: Task | None) -> None:
+        run_id = row["id"]
+        self.must(row["status"] == "running", "INV6", f"run {run_id} claimed while {row['status']}")
+        row["ghost"] = caller.id if caller else 0
+        self.moved(run_id)
+        self.world.log("pg     claim", name(run_id), "v", row["version"], "fence", row["fence"])
+
+    def committing(self, row: Row, t: Row, caller: Task | None) -> None:
+        """A commit was accepted and is about to be written."""
+        run_id, me = row["id"], caller.id if caller else 0
+        self.must(row["status"] not in _TERMINAL, "INV4", f"run {run_id} ended and moves on")
+        if t["committed_by"] is not None:
+            self.must(
+                row["ghost"] == me,
+                "INV6",
+                f"task {me} commits step {t['step']} of run {run_id}; task {row['ghost']} owns it",
+            )
+            self.must(t["step"] - row["step"] in (0, 1), "INV2", f"{row['step']} to {t['step']}")
+        self.must(
+            not (row["cancel_requested"] and not t["cancel_requested"]),
+            "INV9",
+            f"a commit takes back the cancel of run {run_id}",
+        )
+        if row["status"] == "delayed" and str(t["status"]) not in _TERMINAL:
+            due = self.not_before.get(run_id, 0.0)
+            self.must(self.world.s >= due, "INV14", f"run {run_id} woken before {due}")
+
+    def committed(self, row: Row, t: Row, caller: Task | None) -> None:
+        """A commit is written."""
+        run_id, me = row["id"], caller.id if caller else 0
+        self.moved(run_id)
+        if row["status"] == "delayed" and t["not_before"] is not None:
+            until = (t["not_before"] - _epoch()).total_seconds()
+            self.not_before[run_id] = max(self.not_before.get(run_id, 0.0), until)
+        if t["committed_by"] is not None:
+            self.last_commit[run_id] = (me, row["version"])
+            self.steps += t["checkpoint"] is not None
+        if row["claim_id"] is None:
+            row["ghost"] = 0
+        if row["cancel_requested"]:
+            self.cancelled.add(run_id)
+        for p in t["proposed"]:
+            if p["name"].startswith("write"):
+                self.authorised[run_id, p["step"], p["idx"]] += 1
+        ends = sum(e["type"] in ev.TERMINAL_EVENTS for e in self.store.events[run_id])
+        ended = row["status"] in _TERMINAL
+        self.must(ends == int(ended), "INV4", f"{ends} terminal events of a run {row['status']}")
+        self.must(not ended or row["wake_at"] is None, "INV4", "an ended run has an alarm")
+        self._slots()
+        self.world.log(
+            "pg     commit", name(run_id), row["status"], "v", row["version"], "step", row["step"],
+            *(e["type"] for e in t["events"]),
+        )  # fmt: skip
+
+    def _slots(self) -> None:
+        """Slots equal running runs, and are never above a limit."""
+        running: Counter[UUID] = Counter()
+        for r in self.store.runs.values():
+            running[r["tenant_id"]] += r["status"] == "running"
+        for tenant_id, slot in self.store.slots.items():
+            n = running[tenant_id]
+            self.must(slot["running"] == n, "INV13", f"{slot['running']} slots for {n} running runs")
+            self.must(n <= slot["max_running"], "INV13", f"{n} of {slot['max_running']} slots")
+        total = sum(running.values())
+        self.must(total <= self.limit, "INV13", f"{total} running of {self.limit} in all")
+
+    def intended(self, row: Row, p: Row, caller: Task | None) -> None:
+        run_id, me = row["id"], caller.id if caller else 0
+        self.must(run_id not in self.cancelled, "INV9", f"an intent of run {run_id} after a cancel")
+        self.must(row["ghost"] == me, "INV6", f"task {me} intends; task {row['ghost']} owns")
+        self.moved(run_id)
+        self.world.log("pg     intent", name(run_id), f"{p['step']}.{p['idx']}")
+
+    def beat(self, worker: UUID) -> None:
+        self.beats[worker] = self.world.now
+
+    def condemned(self, worker: UUID, why: str) -> None:
+        """A worker was declared dead: never one that lives, is heard and is connected (INV7)."""
+        self.world.log("pg     worker", self.processes[worker].name, "declared dead:", why)
+        proc, now = self.processes[worker], self.world.now
+        lease = int(self.lease_s * US)
+        well = (
+            proc.alive
+            and proc.frozen_until <= now
+            and now - proc.thawed_at > lease
+            and now - self.beats.get(worker, -(10**12)) < lease
+            and all(until < now - lease for until in proc.last_cut.values())
+        )
+        self.must(not well, "INV7", f"{proc.name} is well and was declared dead: {why}")
+        unheard = proc.alive and proc.frozen_until <= now and now - proc.thawed_at > lease
+        pg_back = self.store_back_at()
+        self.must(
+            not (unheard and why.startswith("no heartbeat") and now - pg_back < lease)
+            or proc.last_cut.get("postgres", -(10**12)) > now - 2 * lease,
+            "INV7",
+            f"{proc.name} was condemned {(now - pg_back) / US:.1f} s after Postgres came back",
+        )
+
+    store_back_at: Callable[[], int]
+
+    def deposed_wrote(self, term: int) -> None:
+        self.must(False, "INV12", f"a scheduler of term {term} wrote after it was deposed")
+
+    # Called by workers, tools and the workload
+
+    def model_called(self, run_id: UUID) -> None:
+        due = self.not_before.get(run_id, 0.0)
+        self.must(self.world.s >= due, "INV14", f"run {run_id} calls its model before {due}")
+
+    def effect(self, run_id: UUID, step: int, idx: int) -> None:
+        """A write's effect happened."""
+        key = (run_id, step, idx)
+        self.effects[key] += 1
+        self.world.log("effect", name(run_id), f"{step}.{idx}")
+        self.must(
+            self.effects[key] <= self.authorised[key],
+            "INV3",
+            f"effect {step}.{idx} of run {run_id} happened {self.effects[key]} times",
+        )
+
+    def acknowledged(self, run_id: UUID, version: int) -> None:
+        """An owner heard that its commit arrived."""
+        self.acked[run_id] = max(version, self.acked.get(run_id, 0))
+
+    def lost(self, run_id: UUID, task: Task, version: int) -> None:
+        """An owner gave up a finished step: only if it is not the owner any more (INV20, INV10)."""
+        row = self.store.runs[run_id]
+        self.must(
+            row["ghost"] != task.id, "INV20", f"task {task.id} drops a step of run {run_id} it owns"
+        )
+        arrived = self.last_commit.get(run_id) == (task.id, version)
+        went_on = row["claim_id"] is not None or row["version"] != version
+        self.must(
+            not arrived or went_on,
+            "INV10",
+            f"task {task.id} takes its commit of run {run_id} for lost, and it arrived",
+        )
+
+    def taken(self, run_id: UUID, what: str) -> None:
+        """A claim is cleared by somebody else than its owner."""
+        row = self.store.runs[run_id]
+        proc = self.active.get(row["ghost"])
+        if proc is None:
+            return
+        owner = self.processes[proc]
+        lease = int(self.lease_s * US)
+        well = (
+            owner.alive
+            and owner.frozen_until <= self.world.now
+            and self.world.now - owner.thawed_at > lease
+            and self.world.now - self.beats.get(proc, -(10**12)) < lease
+            and all(until < self.world.now - lease for until in owner.last_cut.values())
+        )
+        self.must(not well, "INV20", f"{what} takes run {run_id} from {owner.name}, which is well")
+
+    # At the end
+
+    def settled(self) -> bool:
+        """Tell whether no run has anything more to do."""
+        return all(
+            r["status"] in _TERMINAL or r["status"] == "waiting_approval"
+            for r in self.store.runs.values()
+        )
+
+    def stuck(self, since: int, bound_s: float) -> None:
+        """Faults have stopped: every run that is not waiting for a time has moved lately (INV8)."""
+        now, bound = self.world.now, int(bound_s * US)
+        latest = max(self.moved_at.values(), default=0)
+        for run_id, r in self.store.runs.items():
+            status = r["status"]
+            if status in _TERMINAL or status == "waiting_approval":
+                continue
+            moved = latest if status == "queued" else self.moved_at[run_id]
+            if status == "delayed":
+                moved = max(moved, int(self.not_before.get(run_id, 0.0) * US))
+            quiet = now - max(moved, since)
+            busy = r["ghost"] in self.active
+            self.must(
+                quiet <= bound or (busy and quiet <= 3 * bound),
+                "INV8",
+                f"run {run_id} {status}, claimed {r['claim_id'] is not None}: "
+                f"still for {quiet / US:.1f} s",
+            )
+
+    def check_end(self) -> None:
+        """Compare what is stored with what the record of it says."""
+        store = self.store
+        for run_id, row in store.runs.items():
+            state = run_from_row(row).state
+            self.must(
+                row["version"] >= self.acked.get(run_id, 0), "INV1", f"run {run_id} lost a commit"
+            )
+            events = store.events[run_id]
+            self.must(
+                [e["seq"] for e in events] == list(range(1, row["next_seq"])), "INV5", "a gap"
+            )
+            steps = store.checkpoints[run_id]
+            self.must(list(steps) == list(range(1, row["step"] + 1)), "INV2", f"steps {[*steps]}")
+            self.must(
+                len(store.messages[run_id]) == row["messages"], "INV2", "messages and their count"
+            )
+            if row["step"]:
+                self._check_fold(state, steps)
+            self.must(
+                run_id not in self.cancelled or state.status in TERMINAL, "INV9", "a cancel was lost"
+            )
+            self.must(
+                run_id not in self.cancelled or state.status is not Status.SUCCEEDED,
+                "INV9",
+                f"run {run_id} succeeded after its cancel",
+            )
+            phase(state), turn_state(state), shown_status(state)
+
+    def _check_fold(self, state: Any, steps: dict[int, Row]) -> None:
+        folded = initial_content()
+        for step, one in steps.items():
+            folded = fold(folded, [one["delta"]])
+            if one["snapshot"] is not None:
+                raw = zstandard.decompress(base64.b64decode(one["snapshot"]))
+                self.must(
+                    json_codec.loads(raw) == folded, "fold", f"snapshot {step} is not its deltas"
+                )
+        self.must(folded == content(state), "fold", "the deltas do not give the run's content")
+
+
+def name(run_id: UUID) -> str:
+    """Name a run briefly in the trace."""
+    return f"run-{run_id.hex[:4]}"
+
+
+def _epoch() -> Any:
+    from tests.sim.world import EPOCH
+
+    return EPOCH

@@ -1,0 +1,301 @@
+"""One seed: a small platform, its workload, its faults and its auditor, from the first submission
+until nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from harness_common.core import events as ev
+from harness_common.core.budget import Limits
+from harness_common.core.inputs import Admit, CancelRequested, Input
+from harness_common.core.retry import RetryRule
+from harness_common.core.rules import advance
+from harness_common.core.run import TERMINAL, RunState, Transition, wake_at
+from harness_common.store.apply import RING_AFTER_S, Write
+from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.rows import run_from_row
+from tests.sim.auditor import Auditor
+from tests.sim.bus import Bus
+from tests.sim.faults import Faults
+from tests.sim.scheduler import Scheduler
+from tests.sim.store import Store, first_row
+from tests.sim.worker import Worker
+from tests.sim.workload import Plan, make_plan
+from tests.sim.world import US, Call, Code, Process, RedisGone, Server, Task, Violation, World
+
+LATEST_S: Final = 240.0
+RETRY: Final = RetryRule(max_attempts=4, base_s=0.2, factor=2.0, max_s=2.0)
+RETRY_JSON: Final = {"max_attempts": 4, "base_s": 0.2, "factor": 2.0, "max_s": 2.0}
+
+
+@dataclass(slots=True)
+class Result:
+    """What one seed did."""
+
+    seed: int
+    violation: Violation | None
+    runs: int
+    steps: int
+    events: int
+    virtual_s: float
+    digest: int
+    faults: Counter[str]
+    pairs: Counter[tuple[str, str]]
+    counts: Counter[str]
+    checks: Counter[str]
+    trace: Sequence[str]
+
+
+class Sim:
+    """The platform of one seed."""
+
+    lease_s = 3.0
+    renew_s = 1.0
+    step_limit_s = 20.0
+    turn_s = 5.0
+    tick_s = 0.25
+    idle_tick_s = 1.0
+    leader_ttl_s = 4.0
+    ring_after_s = 5.0
+    ring_after_max_s = 10.0
+    snapshot_every = 3
+    terminal = TERMINAL
+
+    def __init__(self, seed: int, *, mutate: str = "", keep_trace: int = 0) -> None:
+        self.seed, self.mutate = seed, mutate
+        self.world = world = World(seed, keep_trace=keep_trace)
+        self.rng = world.rng
+        self.audit = Auditor(world, lease_s=self.lease_s)
+        self.store = self.audit.store = Store(world, self.audit, mutate)
+        self.postgres = Server("postgres", 2.0, lambda: DatabaseUnavailable("no answer"))
+        self.redis = Server("redis", 0.5, lambda: RedisGone("no answer"))
+        self.bus = Bus(world, self.redis, self.lease_s)
+        self.store.minted = self.bus.mint
+        self.audit.store_back_at = lambda: self.postgres.down_until
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.plans: dict[UUID, Plan] = {}
+        self.attempts: Counter[tuple[UUID, int]] = Counter()
+        self.flips: Counter[tuple[UUID, int]] = Counter()
+        self.steps_per_task = self.rng.choice((1, 1, 3))
+        self.workers: list[Worker] = []
+        self.schedulers: list[Scheduler] = []
+        self.api = Process("api", world.uuid())
+        self.faults = Faults(self)
+        self._people()
+        self._fleet()
+
+    def _people(self) -> None:
+        """Two tenants with little room, and what they submit."""
+        rng, world = self.rng, self.world
+        tenants = [world.uuid(), world.uuid()]
+        self.max_running = self.audit.limit = rng.randint(2, 4)
+        for tenant_id in tenants:
+            self.store.slots[tenant_id] = {
+                "tenant_id": tenant_id,
+                "running": 0,
+                "max_running": rng.randint(1, 3),
+                "granted": 0,
+                "last_admitted_at": None,
+            }
+        for _ in range(3 if rng.random() < 0.8 else 4):
+            plan = make_plan(rng, self.faults.until_s)
+            tenant_id, run_id = tenants[rng.random() < 0.3], world.uuid()
+            self.plans[run_id] = plan
+            world.at(plan.starts_s, self._submit, tenant_id, run_id, plan)
+
+    def _fleet(self) -> None:
+        for n in range(2 if self.rng.random() < 0.7 else 3):
+            self.add_worker(f"worker-{n}")
+        for n in range(2):
+            self.add_scheduler(f"scheduler-{n}")
+        self.world.at(0.5, self._watch)
+
+    def add_worker(self, name: str) -> Worker:
+        proc = Process(name, self.world.uuid(), born=self.world.now)
+        self.audit.processes[proc.id] = proc
+        worker = Worker(self, proc)
+        self.workers.append(worker)
+        worker.start()
+        return worker
+
+    def add_scheduler(self, name: str) -> None:
+        self.schedulers.append(Scheduler(self, Process(name, self.world.uuid())))
+
+    # What the others share
+
+    def advance(self, state: RunState, inputs: Sequence[Input], now: datetime) -> Transition:
+        """The product's rules, counted."""
+        status = str(state.status)
+        for one in inputs:
+            self.pairs[status, type(one).__name__] += 1
+            status = "queued"  # the only input that another follows is TimerDue
+        return advance(state, inputs, now)
+
+    def count(self, what: str) -> None:
+        self.counts[what] += 1
+
+    def flip(self, run_id: UUID, index: int) -> bool:
+        """Tell whether a flaky tool fails this time: it does every other time."""
+        self.flips[run_id, index] += 1
+        return self.flips[run_id, index] % 2 == 1
+
+    # The API: commands.start_run, commands.cancel_run
+
+    def _submit(self, tenant_id: UUID, run_id: UUID, plan: Plan) -> None:
+        self.world.spawn(self.api, self._post_run, tenant_id, run_id, plan)
+        if plan.cancel_s is not None:
+            again = self.rng.random() < 0.2
+            for s in (plan.cancel_s, plan.cancel_s + 0.3)[: 1 + again]:
+                self.world.at(s - self.world.s, self._cancel, run_id)
+
+    def _post_run(self, task: Task, tenant_id: UUID, run_id: UUID, plan: Plan) -> Code:
+        del task
+        while True:
+            try:
+                version, ready = yield Call(
+                    self.postgres, lambda: self._start_run(tenant_id, run_id, plan)
+                )
+                break
+            except DatabaseUnavailable:
+                yield 0.5
+        if not ready:
+            self.bus.nudge(self.api)
+        elif self.rng.random() < self.faults.api_forgets:
+            self.world.faults["api died before the bell"] += 1
+        else:
+            self.bus.ring(self.api, run_id, version)
+
+    def _start_run(self, tenant_id: UUID, run_id: UUID, plan: Plan) -> tuple[int, bool]:
+        """Accept a run (slots_hold, start_begin, start_insert); the idempotency key is its id."""
+        store, now = self.store, self.world.time()
+        if run_id in store.runs:
+            return store.runs[run_id]["version"], False
+        slot = store.slots[tenant_id]
+        waits = any(
+            r["tenant_id"] == tenant_id and r["status"] == "queued" and r["held_for"] is None
+            for r in store.runs.values()
+        )
+        deadline = now + timedelta(seconds=plan.deadline_s) if plan.deadline_s else None
+        limits = Limits(plan.max_turns, plan.max_tokens, None, deadline)
+        made = Transition(RunState(limits=limits, retry=RETRY, messages=1))
+        may_run = min(slot["max_running"], slot["granted"])
+        if slot["running"] < may_run and not waits:
+            made = self.advance(made.state, [Admit()], now)
+        row = first_row(
+            tenant_id,
+            run_id,
+            made.state,
+            {
+                "retry": RETRY_JSON,
+                "wake_at": wake_at(made.state, now, RING_AFTER_S),
+                "rings": int(made.ready),
+                "rung_at": now if made.ready else None,
+                "queued_at": now,
+            },
+        )
+        store.runs[run_id] = row
+        store.events[run_id], store.checkpoints[run_id] = [], {}
+        store.messages[run_id], store.inputs[run_id] = ["hi"], []
+        for n, type_ in enumerate([ev.RUN_CREATED, *(e.type for e in made.events)]):
+            store.add_event(run_id, n + 1, type_, None)
+        row["next_seq"] = len(made.events) + 2
+        if row["status"] == "running":
+            slot["running"] += 1
+            slot["last_admitted_at"] = now
+        store.flush()
+        self.audit.started(row)
+        self.world.log("pg     start", run_id.hex[:4], row["status"])
+        return row["version"], made.ready
+
+    def _cancel(self, run_id: UUID) -> None:
+        self.world.spawn(self.api, self._post_cancel, run_id)
+
+    def _post_cancel(self, task: Task, run_id: UUID) -> Code:
+        del task
+        for _ in range(5):
+            try:
+                worker = yield Call(self.postgres, lambda: self._cancel_run(run_id))
+            except DatabaseUnavailable:
+                yield 0.3
+                continue
+            if worker is not None:
+                self.bus.signal_cancel(self.api, worker, run_id)
+            return
+
+    def _cancel_run(self, run_id: UUID) -> UUID | None:
+        """As `commands.cancel_run`: lock the run, write the input, apply."""
+        store = self.store
+        row = store.read_run(run_id)
+        if row is None:
+            return None
+        run = run_from_row(row)
+        if run.state.status in TERMINAL or run.state.cancel_requested:
+            return run.claimed_by
+        transition = self.advance(run.state, [CancelRequested("user")], row["now"])
+        store.input_insert(run_id, run.last_input_n + 1, "cancel")
+        (applied,) = store.apply([Write(run, transition, row["now"], input_delta=1)])
+        if applied is None:
+            raise Violation("INV9", f"run {run_id} changed while it was locked")
+        self.count("cancels")
+        return applied.run.claimed_by
+
+    # The watch over the seed
+
+    def _watch(self) -> None:
+        """Look every half second whether something is stuck, or all is done."""
+        world, audit = self.world, self.audit
+        calm = world.now - int(self.faults.until_s * US)
+        if calm > 0:
+            audit.stuck(int(self.faults.until_s * US), self._bound_s)
+        if len(self.store.runs) == len(self.plans) and audit.settled():
+            held = any(w.held for w in self.workers if w.proc.alive)
+            if not held and not world.flying and calm > 0:
+                world.ended = True
+                return
+        world.at(0.5, self._watch)
+
+    @property
+    def _bound_s(self) -> float:
+        """INV8: two leases, 5 s, and the longest pause between two doorbells."""
+        return 2 * self.lease_s + 5.0 + self.ring_after_max_s
+
+    def run(self) -> Result:
+        """Play the seed to its end."""
+        violation: Violation | None = None
+        try:
+            self.world.run(LATEST_S)
+            self.audit.must(self.world.ended, "INV8", f"not done after {LATEST_S:g} virtual s")
+            self.audit.check_end()
+        except Violation as found:
+            violation = found
+            self.world.log("VIOLATION", found)
+        return Result(
+            self.seed, violation, len(self.store.runs), self.audit.steps, self.world.events,
+            self.world.s, self._digest(), self.world.faults, self.pairs, self.counts,
+            self.audit.checks, tuple(self.world.trace or ()),
+        )  # fmt: skip
+
+    def _digest(self) -> int:
+        """Sum up how the seed ended: equal for equal histories."""
+        rows = [
+            (r["id"].hex, r["status"], r["version"], r["step"], r["fence"], r["next_seq"])
+            for r in self.store.runs.values()
+        ]
+        text = f"{self.world.now} {self.world.events} {rows} {sorted(self.world.faults.items())}"
+        return zlib.crc32("\n".join([text, *(self.world.trace or ())]).encode())
+
+
+def run_seed(seed: int, *, mutate: str = "", keep_trace: int = 0) -> Result:
+    """Play one seed."""
+    return Sim(seed, mutate=mutate, keep_trace=keep_trace).run()
+
+
