@@ -45,8 +45,8 @@ class Auditor:
         self.not_before: dict[UUID, float] = {}
         self.moved_at: dict[UUID, int] = {}
         self.acked: dict[UUID, int] = {}
-        self.last_commit: dict[UUID, tuple[int, int]] = {}
-        """Which task committed a run's last step result, and the version that it made."""
+        self.last_commit: dict[UUID, tuple[int, int, int]] = {}
+        """Who committed a run's last step result: task, fence it saw, version it made."""
         self.active: dict[int, UUID] = {}
         """Tasks that hold a run now, by task id."""
         self.limit = 0
@@ -72,7 +72,8 @@ class Auditor:
 
     def claimed(self, row: Row, caller: Task | None) -> None:
         run_id = row["id"]
-        self.must(row["status"] == "running", "INV6", f"run {run_id} claimed while {row['status']}")
+        if not (row["status"] == "running"):
+            raise Violation("INV6", f"run {run_id} claimed while {row['status']}")
         row["ghost"] = caller.id if caller else 0
         self.moved(run_id)
         self.world.log("pg     claim", name(run_id), "v", row["version"], "fence", row["fence"])
@@ -80,22 +81,25 @@ class Auditor:
     def committing(self, row: Row, t: Row, caller: Task | None) -> None:
         """A commit was accepted and is about to be written."""
         run_id, me = row["id"], caller.id if caller else 0
-        self.must(row["status"] not in _TERMINAL, "INV4", f"run {run_id} ended and moves on")
+        if not (row["status"] not in _TERMINAL):
+            raise Violation("INV4", f"run {run_id} ended and moves on")
         if t["committed_by"] is not None:
-            self.must(
-                row["ghost"] == me,
-                "INV6",
-                f"task {me} commits step {t['step']} of run {run_id}; task {row['ghost']} owns it",
-            )
-            self.must(t["step"] - row["step"] in (0, 1), "INV2", f"{row['step']} to {t['step']}")
-        self.must(
-            not (row["cancel_requested"] and not t["cancel_requested"]),
-            "INV9",
-            f"a commit takes back the cancel of run {run_id}",
-        )
+            if not (row["ghost"] == me):
+                raise Violation(
+                    "INV6",
+                    f"task {me} commits step {t['step']} of run {run_id}, "
+                    f"which task {row['ghost']} owns",
+                )
+            if t["step"] - row["step"] not in (0, 1):
+                raise Violation("INV2", f"{row['step']} to {t['step']}")
+        elif row["claim_id"] is not None and t["next_claim_id"] is None:
+            self._taken(row)
+        if row["cancel_requested"] and not t["cancel_requested"]:
+            raise Violation("INV9", f"a commit takes back the cancel of run {run_id}")
         if row["status"] == "delayed" and str(t["status"]) not in _TERMINAL:
             due = self.not_before.get(run_id, 0.0)
-            self.must(self.world.s >= due, "INV14", f"run {run_id} woken before {due}")
+            if not (self.world.s >= due):
+                raise Violation("INV14", f"run {run_id} woken before {due}")
 
     def committed(self, row: Row, t: Row, caller: Task | None) -> None:
         """A commit is written."""
@@ -105,7 +109,7 @@ class Auditor:
             until = (t["not_before"] - _epoch()).total_seconds()
             self.not_before[run_id] = max(self.not_before.get(run_id, 0.0), until)
         if t["committed_by"] is not None:
-            self.last_commit[run_id] = (me, row["version"])
+            self.last_commit[run_id] = (me, t["seen_fence"], row["version"])
             self.steps += t["checkpoint"] is not None
         if row["claim_id"] is None:
             row["ghost"] = 0
@@ -116,8 +120,10 @@ class Auditor:
                 self.authorised[run_id, p["step"], p["idx"]] += 1
         ends = sum(e["type"] in ev.TERMINAL_EVENTS for e in self.store.events[run_id])
         ended = row["status"] in _TERMINAL
-        self.must(ends == int(ended), "INV4", f"{ends} terminal events of a run {row['status']}")
-        self.must(not ended or row["wake_at"] is None, "INV4", "an ended run has an alarm")
+        if not (ends == int(ended)):
+            raise Violation("INV4", f"{ends} terminal events of a run {row['status']}")
+        if not (not ended or row["wake_at"] is None):
+            raise Violation("INV4", "an ended run has an alarm")
         self._slots()
         self.world.log(
             "pg     commit", name(run_id), row["status"], "v", row["version"], "step", row["step"],
@@ -131,15 +137,20 @@ class Auditor:
             running[r["tenant_id"]] += r["status"] == "running"
         for tenant_id, slot in self.store.slots.items():
             n = running[tenant_id]
-            self.must(slot["running"] == n, "INV13", f"{slot['running']} slots for {n} running runs")
-            self.must(n <= slot["max_running"], "INV13", f"{n} of {slot['max_running']} slots")
+            if not (slot["running"] == n):
+                raise Violation("INV13", f"{slot['running']} slots for {n} running runs")
+            if not (n <= slot["max_running"]):
+                raise Violation("INV13", f"{n} of {slot['max_running']} slots")
         total = sum(running.values())
-        self.must(total <= self.limit, "INV13", f"{total} running of {self.limit} in all")
+        if not (total <= self.limit):
+            raise Violation("INV13", f"{total} running of {self.limit} in all")
 
     def intended(self, row: Row, p: Row, caller: Task | None) -> None:
         run_id, me = row["id"], caller.id if caller else 0
-        self.must(run_id not in self.cancelled, "INV9", f"an intent of run {run_id} after a cancel")
-        self.must(row["ghost"] == me, "INV6", f"task {me} intends; task {row['ghost']} owns")
+        if not (run_id not in self.cancelled):
+            raise Violation("INV9", f"an intent of run {run_id} after a cancel")
+        if not (row["ghost"] == me):
+            raise Violation("INV6", f"task {me} intends; task {row['ghost']} owns")
         self.moved(run_id)
         self.world.log("pg     intent", name(run_id), f"{p['step']}.{p['idx']}")
 
@@ -149,81 +160,72 @@ class Auditor:
     def condemned(self, worker: UUID, why: str) -> None:
         """A worker was declared dead: never one that lives, is heard and is connected (INV7)."""
         self.world.log("pg     worker", self.processes[worker].name, "declared dead:", why)
-        proc, now = self.processes[worker], self.world.now
-        lease = int(self.lease_s * US)
-        well = (
-            proc.alive
-            and proc.frozen_until <= now
-            and now - proc.thawed_at > lease
-            and now - self.beats.get(worker, -(10**12)) < lease
-            and all(until < now - lease for until in proc.last_cut.values())
-        )
-        self.must(not well, "INV7", f"{proc.name} is well and was declared dead: {why}")
-        unheard = proc.alive and proc.frozen_until <= now and now - proc.thawed_at > lease
-        pg_back = self.store_back_at()
-        self.must(
-            not (unheard and why.startswith("no heartbeat") and now - pg_back < lease)
-            or proc.last_cut.get("postgres", -(10**12)) > now - 2 * lease,
-            "INV7",
-            f"{proc.name} was condemned {(now - pg_back) / US:.1f} s after Postgres came back",
-        )
+        proc, now, lease = self.processes[worker], self.world.now, int(self.lease_s * US)
+        if self._well(worker):
+            raise Violation("INV7", f"{proc.name} is well and was declared dead: {why}")
+        # While Postgres was away nobody could be heard: silence says nothing for a whole lease.
+        back_at = self.store_back_at()
+        silenced = proc.alive and proc.thawed_at < now - 2 * lease and back_at > now - lease
+        never_cut = proc.last_cut.get("postgres", -1) < now - 2 * lease
+        if silenced and never_cut and why.startswith("no heartbeat"):
+            ago_s = (now - back_at) / US
+            raise Violation("INV7", f"{proc.name} condemned {ago_s:.1f} s after Postgres came back")
 
     store_back_at: Callable[[], int]
 
     def deposed_wrote(self, term: int) -> None:
-        self.must(False, "INV12", f"a scheduler of term {term} wrote after it was deposed")
+        if not (False):
+            raise Violation("INV12", f"a scheduler of term {term} wrote after it was deposed")
 
     # Called by workers, tools and the workload
 
     def model_called(self, run_id: UUID) -> None:
         due = self.not_before.get(run_id, 0.0)
-        self.must(self.world.s >= due, "INV14", f"run {run_id} calls its model before {due}")
+        if not (self.world.s >= due):
+            raise Violation("INV14", f"run {run_id} calls its model before {due}")
 
     def effect(self, run_id: UUID, step: int, idx: int) -> None:
         """A write's effect happened."""
         key = (run_id, step, idx)
         self.effects[key] += 1
         self.world.log("effect", name(run_id), f"{step}.{idx}")
-        self.must(
-            self.effects[key] <= self.authorised[key],
-            "INV3",
-            f"effect {step}.{idx} of run {run_id} happened {self.effects[key]} times",
-        )
+        if not (self.effects[key] <= self.authorised[key]):
+            raise Violation(
+                "INV3", f"effect {step}.{idx} of run {run_id} happened {self.effects[key]} times"
+            )
 
     def acknowledged(self, run_id: UUID, version: int) -> None:
         """An owner heard that its commit arrived."""
         self.acked[run_id] = max(version, self.acked.get(run_id, 0))
 
-    def lost(self, run_id: UUID, task: Task, version: int) -> None:
+    def lost(self, run_id: UUID, task: Task, fence: int, version: int) -> None:
         """An owner gave up a finished step: only if it is not the owner any more (INV20, INV10)."""
         row = self.store.runs[run_id]
-        self.must(
-            row["ghost"] != task.id, "INV20", f"task {task.id} drops a step of run {run_id} it owns"
-        )
-        arrived = self.last_commit.get(run_id) == (task.id, version)
+        if not (row["ghost"] != task.id):
+            raise Violation("INV20", f"task {task.id} drops a step of run {run_id} it owns")
+        arrived = self.last_commit.get(run_id) == (task.id, fence, version)
         went_on = row["claim_id"] is not None or row["version"] != version
-        self.must(
-            not arrived or went_on,
-            "INV10",
-            f"task {task.id} takes its commit of run {run_id} for lost, and it arrived",
-        )
+        if not (not arrived or went_on):
+            raise Violation(
+                "INV10", f"task {task.id} takes its commit of run {run_id} for lost, and it arrived"
+            )
 
-    def taken(self, run_id: UUID, what: str) -> None:
-        """A claim is cleared by somebody else than its owner."""
-        row = self.store.runs[run_id]
-        proc = self.active.get(row["ghost"])
-        if proc is None:
-            return
-        owner = self.processes[proc]
-        lease = int(self.lease_s * US)
-        well = (
-            owner.alive
-            and owner.frozen_until <= self.world.now
-            and self.world.now - owner.thawed_at > lease
-            and self.world.now - self.beats.get(proc, -(10**12)) < lease
-            and all(until < self.world.now - lease for until in owner.last_cut.values())
+    def _taken(self, row: Row) -> None:
+        """A claim is cleared by somebody else than its owner: only if that one is not well."""
+        worker = self.active.get(row["ghost"])
+        if worker is not None and self._well(worker):
+            name_ = self.processes[worker].name
+            raise Violation("INV20", f"run {row['id']} is taken from {name_}, which is well")
+
+    def _well(self, worker: UUID) -> bool:
+        """Tell whether a worker has lived, been heard and been connected for a whole lease."""
+        proc, since = self.processes[worker], self.world.now - int(self.lease_s * US)
+        return (
+            proc.alive
+            and proc.thawed_at < since
+            and self.beats.get(worker, -1) > since
+            and all(until < since for until in proc.last_cut.values())
         )
-        self.must(not well, "INV20", f"{what} takes run {run_id} from {owner.name}, which is well")
 
     # At the end
 
@@ -247,40 +249,34 @@ class Auditor:
                 moved = max(moved, int(self.not_before.get(run_id, 0.0) * US))
             quiet = now - max(moved, since)
             busy = r["ghost"] in self.active
-            self.must(
-                quiet <= bound or (busy and quiet <= 3 * bound),
-                "INV8",
-                f"run {run_id} {status}, claimed {r['claim_id'] is not None}: "
-                f"still for {quiet / US:.1f} s",
-            )
+            if not (quiet <= bound or (busy and quiet <= 3 * bound)):
+                raise Violation(
+                    "INV8",
+                    f"run {run_id} {status}, claimed {r['claim_id'] is not None}: "
+                    f"still for {quiet / US:.1f} s",
+                )
 
     def check_end(self) -> None:
         """Compare what is stored with what the record of it says."""
         store = self.store
         for run_id, row in store.runs.items():
             state = run_from_row(row).state
-            self.must(
-                row["version"] >= self.acked.get(run_id, 0), "INV1", f"run {run_id} lost a commit"
-            )
+            if not (row["version"] >= self.acked.get(run_id, 0)):
+                raise Violation("INV1", f"run {run_id} lost a commit")
             events = store.events[run_id]
-            self.must(
-                [e["seq"] for e in events] == list(range(1, row["next_seq"])), "INV5", "a gap"
-            )
+            if not ([e["seq"] for e in events] == list(range(1, row["next_seq"]))):
+                raise Violation("INV5", "a gap")
             steps = store.checkpoints[run_id]
-            self.must(list(steps) == list(range(1, row["step"] + 1)), "INV2", f"steps {[*steps]}")
-            self.must(
-                len(store.messages[run_id]) == row["messages"], "INV2", "messages and their count"
-            )
+            if not (list(steps) == list(range(1, row["step"] + 1))):
+                raise Violation("INV2", f"steps {[*steps]}")
+            if not (len(store.messages[run_id]) == row["messages"]):
+                raise Violation("INV2", "messages and their count")
             if row["step"]:
                 self._check_fold(state, steps)
-            self.must(
-                run_id not in self.cancelled or state.status in TERMINAL, "INV9", "a cancel was lost"
-            )
-            self.must(
-                run_id not in self.cancelled or state.status is not Status.SUCCEEDED,
-                "INV9",
-                f"run {run_id} succeeded after its cancel",
-            )
+            if not (run_id not in self.cancelled or state.status in TERMINAL):
+                raise Violation("INV9", "a cancel was lost")
+            if not (run_id not in self.cancelled or state.status is not Status.SUCCEEDED):
+                raise Violation("INV9", f"run {run_id} succeeded after its cancel")
             phase(state), turn_state(state), shown_status(state)
 
     def _check_fold(self, state: Any, steps: dict[int, Row]) -> None:
@@ -289,10 +285,10 @@ class Auditor:
             folded = fold(folded, [one["delta"]])
             if one["snapshot"] is not None:
                 raw = zstandard.decompress(base64.b64decode(one["snapshot"]))
-                self.must(
-                    json_codec.loads(raw) == folded, "fold", f"snapshot {step} is not its deltas"
-                )
-        self.must(folded == content(state), "fold", "the deltas do not give the run's content")
+                if not (json_codec.loads(raw) == folded):
+                    raise Violation("fold", f"snapshot {step} is not its deltas")
+        if not (folded == content(state)):
+            raise Violation("fold", "the deltas do not give the run's content")
 
 
 def name(run_id: UUID) -> str:

@@ -133,14 +133,18 @@ class Bus:
         world = self.world
         if sender.cut.get("redis", 0) > world.now or self.server.down_until > world.now:
             return
-        if world.rng.random() < self.weather.lose:
+        if world.rng.random() < 3 * self.weather.lose:
             world.faults["signal lost"] += 1
             return
         world.at(0.003, self._cancel, worker, run_id)
 
     def _cancel(self, worker: UUID, run_id: UUID) -> None:
         for w in self.consumers:
-            if w.proc.id == worker and w.proc.alive and w.proc.cut.get("redis", 0) <= self.world.now:
+            if (
+                w.proc.id == worker
+                and w.proc.alive
+                and w.proc.cut.get("redis", 0) <= self.world.now
+            ):
                 w.signalled(run_id)
 
     def nudge(self, sender: Process) -> None:

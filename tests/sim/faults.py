@@ -59,9 +59,7 @@ class Faults:
         return max(0.0, min(left, self.rng.uniform(least, most)))
 
     def _worker(self) -> int | None:
-        alive = [
-            i for i, w in enumerate(self.sim.workers) if w.proc.alive and not w.stopping
-        ]
+        alive = [i for i, w in enumerate(self.sim.workers) if w.proc.alive and not w.stopping]
         if not alive:
             return None
         busy = [i for i in alive if self.sim.workers[i].held]
@@ -80,14 +78,15 @@ class Faults:
         self._replace(worker.proc.name)
 
     def _report(self, proc: Process) -> None:
-        """The supervisor reports a death once; when Postgres does not hear it, nobody repeats it."""
+        """The supervisor reports a death once; nobody repeats what Postgres did not hear."""
         if self.sim.postgres.down_until <= self.world.now and self.rng.random() < 0.8:
             self.sim.store.worker_died(proc.id, "killed", False, 0.0, None)
 
     def _replace(self, name: str) -> None:
         base, _, n = name.partition("'")
         self.world.at(
-            0.3 + self.rng.random(), lambda: self.sim.add_worker(f"{base}'{int(n or 0) + 1}") and None
+            0.3 + self.rng.random(),
+            lambda: self.sim.add_worker(f"{base}'{int(n or 0) + 1}") and None,
         )
 
     def lose_host(self) -> None:
@@ -134,24 +133,29 @@ class Faults:
     def kill_scheduler(self) -> None:
         found = [s for s in self.sim.schedulers if s.proc.alive]
         leaders = [s for s in found if s.term is not None]
+        if not found:
+            return
         scheduler = self.rng.choice(leaders or found)
         self._note("scheduler killed", scheduler.proc.name)
         scheduler.proc.alive = False
         base, _, n = scheduler.proc.name.partition("'")
-        self.world.at(
-            0.5 + self.rng.random(), self.sim.add_scheduler, f"{base}'{int(n or 0) + 1}"
-        )
+        self.world.at(0.5 + self.rng.random(), self.sim.add_scheduler, f"{base}'{int(n or 0) + 1}")
 
     def freeze_scheduler(self) -> None:
         """A leader that stops long enough to lose its term, and wakes believing in it."""
         found = [s for s in self.sim.schedulers if s.proc.alive]
         leaders = [s for s in found if s.term is not None]
+        if not found:
+            return
         proc, s = self.rng.choice(leaders or found).proc, self._for_s(0.5, 8.0)
         self._note("scheduler frozen", proc.name, f"{s:.2f} s")
         proc.frozen_until = self.world.now + int(s * US)
 
     def cut_scheduler(self) -> None:
-        proc = self.rng.choice([s for s in self.sim.schedulers if s.proc.alive]).proc
+        found = [s for s in self.sim.schedulers if s.proc.alive]
+        if not found:
+            return
+        proc = self.rng.choice(found).proc
         server, s = self.rng.choice(("postgres", "redis")), self._for_s(0.5, 6.0)
         self._note(f"scheduler cut off from {server}", proc.name, f"{s:.2f} s")
         proc.cut[server] = self.world.now + int(s * US)

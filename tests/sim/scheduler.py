@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -180,22 +181,20 @@ class Scheduler:
     def _recover(self) -> Code:
         recovered = 0
         for row in (yield self.pg(lambda: self.store.orphans(BATCH))):
-            applied = yield self.pg(lambda row=row: self._recover_one(row))
+            applied = yield self.pg(lambda row=row, term=self.term: self._recover_one(row, term))
             if applied is None:
                 continue
             recovered += 1
-            try:
+            with suppress(RedisGone):
                 yield self.redis(
                     lambda row=row: self.bus.break_lease(row["run_id"], row["claimed_by"])
                 )
-            except RedisGone:
-                pass
             self._ring(applied)
         return recovered
 
-    def _recover_one(self, row: dict[str, Any]) -> Applied | None:
+    def _recover_one(self, row: dict[str, Any], term: int) -> Applied | None:
         """One transaction: lock the run, compare its claim, write the loss."""
-        self.store.lead_check(self.term or 0)
+        self.store.lead_check(term)
         held = self.store.read_run(row["run_id"])
         if held is None or held["claim_id"] != row["claim_id"]:
             return None
@@ -212,13 +211,15 @@ class Scheduler:
         woken = 0
         for tenant_id in (yield self.pg(self.store.due)):
             applied = yield self.pg(
-                lambda tenant_id=tenant_id: self._wake_tenant(tenant_id, look["queued"])
+                lambda t=tenant_id, term=self.term: self._wake_tenant(t, term, look["queued"])
             )
             woken += self._ring_all(applied)
         return woken
 
-    def _wake_tenant(self, tenant_id: UUID, others_wait: bool) -> Sequence[Applied | None]:
-        self.store.lead_check(self.term or 0)
+    def _wake_tenant(
+        self, tenant_id: UUID, term: int, others_wait: bool
+    ) -> Sequence[Applied | None]:
+        self.store.lead_check(term)
         slot = self.store.slots_lock(tenant_id)
         room = 0 if others_wait else slot["room"]
         rows = self.store.wake_pick(tenant_id, BATCH, slot["now"])
@@ -234,14 +235,16 @@ class Scheduler:
         while True:
             admitted = 0
             for tenant_id in (yield self.pg(self.store.admit_tenants)):
-                applied = yield self.pg(lambda tenant_id=tenant_id: self._admit_tenant(tenant_id))
+                applied = yield self.pg(
+                    lambda t=tenant_id, term=self.term: self._admit_tenant(t, term)
+                )
                 admitted += self._ring_all(applied)
             if not admitted:
                 return done
             done += admitted
 
-    def _admit_tenant(self, tenant_id: UUID) -> Sequence[Applied | None]:
-        self.store.lead_check(self.term or 0)
+    def _admit_tenant(self, tenant_id: UUID, term: int) -> Sequence[Applied | None]:
+        self.store.lead_check(term)
         slot = self.store.slots_lock(tenant_id)
         room = min(SHARE, slot["room"])
         if room <= 0:

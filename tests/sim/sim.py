@@ -7,10 +7,9 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from random import Random
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from harness_common.core import events as ev
@@ -86,6 +85,8 @@ class Sim:
         self.attempts: Counter[tuple[UUID, int]] = Counter()
         self.flips: Counter[tuple[UUID, int]] = Counter()
         self.steps_per_task = self.rng.choice((1, 1, 3))
+        self.people = 0
+        """Requests that somebody has still to make."""
         self.workers: list[Worker] = []
         self.schedulers: list[Scheduler] = []
         self.api = Process("api", world.uuid())
@@ -110,6 +111,7 @@ class Sim:
             plan = make_plan(rng, self.faults.until_s)
             tenant_id, run_id = tenants[rng.random() < 0.3], world.uuid()
             self.plans[run_id] = plan
+            self.people += 1
             world.at(plan.starts_s, self._submit, tenant_id, run_id, plan)
 
     def _fleet(self) -> None:
@@ -152,9 +154,11 @@ class Sim:
 
     def _submit(self, tenant_id: UUID, run_id: UUID, plan: Plan) -> None:
         self.world.spawn(self.api, self._post_run, tenant_id, run_id, plan)
+        self.people -= 1
         if plan.cancel_s is not None:
             again = self.rng.random() < 0.2
             for s in (plan.cancel_s, plan.cancel_s + 0.3)[: 1 + again]:
+                self.people += 1
                 self.world.at(s - self.world.s, self._cancel, run_id)
 
     def _post_run(self, task: Task, tenant_id: UUID, run_id: UUID, plan: Plan) -> Code:
@@ -229,7 +233,8 @@ class Sim:
                 continue
             if worker is not None:
                 self.bus.signal_cancel(self.api, worker, run_id)
-            return
+            break
+        self.people -= 1
 
     def _cancel_run(self, run_id: UUID) -> UUID | None:
         """As `commands.cancel_run`: lock the run, write the input, apply."""
@@ -258,7 +263,7 @@ class Sim:
             audit.stuck(int(self.faults.until_s * US), self._bound_s)
         if len(self.store.runs) == len(self.plans) and audit.settled():
             held = any(w.held for w in self.workers if w.proc.alive)
-            if not held and not world.flying and calm > 0:
+            if not (held or world.flying or self.people):
                 world.ended = True
                 return
         world.at(0.5, self._watch)
@@ -297,5 +302,3 @@ class Sim:
 def run_seed(seed: int, *, mutate: str = "", keep_trace: int = 0) -> Result:
     """Play one seed."""
     return Sim(seed, mutate=mutate, keep_trace=keep_trace).run()
-
-

@@ -237,7 +237,9 @@ class Store:
         """As `store.apply.apply`."""
         prepared = [prepare(write) for write in writes]
         rows = {row["run_id"]: row for row in self.commit([p.body for p in prepared])}
-        return [finish(p, rows[p.write.run.id]) if p.write.run.id in rows else None for p in prepared]
+        return [
+            finish(p, rows[p.write.run.id]) if p.write.run.id in rows else None for p in prepared
+        ]
 
     # The ledger: call_intent.sql, call_result.sql, call_give_up.sql, call_read.sql
 
@@ -385,9 +387,7 @@ class Store:
         return 1
 
     def worker_leave(self, worker: UUID) -> None:
-        if any(
-            r["claimed_by"] == worker and r["claim_id"] is not None for r in self.runs.values()
-        ):
+        if any(r["claimed_by"] == worker and r["claim_id"] is not None for r in self.runs.values()):
             return
         row = self.workers.pop(worker, None)
         self.flush()
@@ -576,9 +576,7 @@ class Store:
         return [
             {
                 **s,
-                "waiting": sum(
-                    r["tenant_id"] == t and self._waits(r) for r in self.runs.values()
-                ),
+                "waiting": sum(r["tenant_id"] == t and self._waits(r) for r in self.runs.values()),
                 "recent": s["last_admitted_at"] is not None
                 and s["last_admitted_at"] > now - timedelta(minutes=1),
             }

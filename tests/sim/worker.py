@@ -8,7 +8,8 @@ What is awaited there is yielded here. The decisions are the product's own: `rul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,7 +24,7 @@ from harness_common.store.claim import fresh_calls
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun, run_from_row
 from tests.sim.steps import CancelAsked, StepContext, StepError, run_step_kind
-from tests.sim.world import US, Call, Code, Interrupted, Process, RedisGone, Task, Violation
+from tests.sim.world import Call, Code, Interrupted, Process, RedisGone, Task
 
 if TYPE_CHECKING:
     from tests.sim.sim import Sim
@@ -90,7 +91,9 @@ class Worker:
     def _register(self) -> Code:
         while True:
             try:
-                row = yield self.pg(lambda: self.store.worker_register(self.proc.id, self.proc.name))
+                row = yield self.pg(
+                    lambda: self.store.worker_register(self.proc.id, self.proc.name)
+                )
             except DatabaseUnavailable:
                 yield 0.3
                 continue
@@ -110,10 +113,8 @@ class Worker:
             if held.in_step and not held.writing:
                 self._interrupt(held, "release")
         yield from self._until_idle(20.0)
-        try:
+        with suppress(DatabaseUnavailable):
             yield self.pg(lambda: self.store.worker_leave(self.proc.id))
-        except DatabaseUnavailable:
-            pass
         self.proc.alive = False
         self.world.log(self.proc.name, "has left, holding", len(self.held))
 
@@ -175,10 +176,8 @@ class Worker:
         del self.held[run_id]
         if held.leased:
             held.leased = False
-            try:
+            with suppress(RedisGone):
                 yield self.redis(lambda: self.bus.release(run_id, held.lease))
-            except RedisGone:
-                pass
         if bell is not None:
             self.bus.ring(self.proc, bell.id, bell.version)
 
@@ -307,9 +306,9 @@ class Worker:
                 if applied is not None:
                     return applied
                 if sim.mutate == "reread":
-                    sim.audit.lost(run.id, task, transition.state.version)
+                    sim.audit.lost(run.id, task, owner.fence, transition.state.version)
                     raise LostOwnership("dropped")
-                row = yield self.pg(lambda: store.read_run(run.id))
+                row = yield self.pg(lambda run_id=run.id: store.read_run(run_id))
             except DatabaseUnavailable:
                 if self.world.s > give_up:
                     raise
@@ -320,7 +319,7 @@ class Worker:
             if not fresh.owned_by(owner):
                 if arrived(fresh, owner, transition, keep) and sim.mutate != "readback":
                     return Applied(fresh, transition, 0, now)
-                sim.audit.lost(run.id, task, transition.state.version)
+                sim.audit.lost(run.id, task, owner.fence, transition.state.version)
                 raise LostOwnership("another claim owns the run", run_id=str(run.id))
             run = fresh
 
@@ -330,10 +329,8 @@ class Worker:
         del task
         rng = self.world.rng
         while True:
-            try:
+            with suppress(DatabaseUnavailable):
                 yield from self._beat()
-            except DatabaseUnavailable:
-                pass
             yield self.sim.renew_s * (0.9 + 0.2 * rng.random())
 
     def _beat(self) -> Code:
@@ -395,5 +392,3 @@ class Worker:
         yield self.redis(lambda: self.bus.take(run_id, holding.lease))
         if self.held.get(run_id) is not holding:
             yield self.redis(lambda: self.bus.release(run_id, holding.lease))
-
-

@@ -52,9 +52,7 @@ class Plan:
 
 def _calls(rng: Random, *tools: str) -> Turn:
     """A turn that asks for tools, quick for the most part."""
-    return Turn(
-        tuple(CallPlan(t, _s(rng, 0.02, 0.4)) for t in tools), model_s=_s(rng, 0.05, 0.6)
-    )
+    return Turn(tuple(CallPlan(t, _s(rng, 0.02, 0.4)) for t in tools), model_s=_s(rng, 0.05, 0.6))
 
 
 def _s(rng: Random, least: float, usual: float) -> float:

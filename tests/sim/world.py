@@ -15,12 +15,26 @@ from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 from harness_common.core.errors import HarnessError
 
 EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
 US: Final = 1_000_000
+
+
+class Id(UUID):
+    """A UUID whose hash is computed once: the tables of the simulator look them up all the time."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, value: int) -> None:
+        object.__setattr__(self, "int", value)
+        object.__setattr__(self, "is_safe", SafeUUID.unknown)
+        object.__setattr__(self, "_hash", hash(value))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Violation(Exception):
@@ -131,6 +145,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.trace: deque[str] | None = deque(maxlen=keep_trace) if keep_trace else None
         self.ended = False
+        self._time, self._time_at = EPOCH, 0
 
     def at(self, s: float, fn: Callable[..., None], *args: Any) -> None:
         """Let `fn` happen in `s` seconds; what is due at the same time happens in order."""
@@ -154,10 +169,12 @@ class World:
 
     def time(self) -> datetime:
         """Return Postgres time."""
-        return EPOCH + timedelta(microseconds=self.now)
+        if self._time_at != self.now:
+            self._time_at, self._time = self.now, EPOCH + timedelta(microseconds=self.now)
+        return self._time
 
     def uuid(self) -> UUID:
-        return UUID(int=self.rng.getrandbits(128))
+        return Id(self.rng.getrandbits(128))
 
     def log(self, *parts: object) -> None:
         if self.trace is not None:
@@ -191,7 +208,9 @@ class World:
             return
         if proc.frozen_until > self.now:
             self.n += 1
-            heappush(self.heap, (proc.frozen_until, self.n, self.resume, (task, wait, value, error)))
+            heappush(
+                self.heap, (proc.frozen_until, self.n, self.resume, (task, wait, value, error))
+            )
             return
         task.napping = False
         assert task.code is not None
