@@ -25,7 +25,8 @@ from harness_common.store.rows import run_from_row
 from tests.sim.world import US, Process, Task, Violation, World
 
 if TYPE_CHECKING:
-    from tests.sim.store import Row, Store
+    from tests.sim.store import Store
+    from tests.sim.tables import Row
 
 _TERMINAL = {str(s) for s in TERMINAL}
 

@@ -86,7 +86,8 @@ class Faults:
         base, _, n = name.partition("'")
         self.world.at(
             0.3 + self.rng.random(),
-            lambda: self.sim.add_worker(f"{base}'{int(n or 0) + 1}") and None,
+            self.sim.add_worker,
+            f"{base}'{int(n or 0) + 1}",
         )
 
     def lose_host(self) -> None:

@@ -95,7 +95,7 @@ class Scheduler:
             return 0.01
         sim = self.sim
         longest = sim.tick_s if look["queued"] or look["orphaned"] else sim.idle_tick_s
-        due_in_s = look["due_in_s"]
+        due_in_s: float | None = look["due_in_s"]
         if due_in_s is not None and due_in_s > 0:
             return min(longest, max(0.02, due_in_s))
         return longest if due_in_s is None else sim.tick_s

@@ -12,27 +12,24 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from harness_common.core import events as ev
 from harness_common.core.budget import Limits
-from harness_common.core.inputs import Admit, CancelRequested, Input
+from harness_common.core.inputs import Input
 from harness_common.core.retry import RetryRule
 from harness_common.core.rules import advance
-from harness_common.core.run import TERMINAL, RunState, Transition, wake_at
-from harness_common.store.apply import RING_AFTER_S, Write
+from harness_common.core.run import TERMINAL, RunState, Transition
 from harness_common.store.db import DatabaseUnavailable
-from harness_common.store.rows import run_from_row
+from tests.sim.api import cancel, start
 from tests.sim.auditor import Auditor
 from tests.sim.bus import Bus
 from tests.sim.faults import Faults
 from tests.sim.scheduler import Scheduler
-from tests.sim.store import Store, first_row
+from tests.sim.store import Store
 from tests.sim.worker import Worker
 from tests.sim.workload import Plan, make_plan
 from tests.sim.world import US, Call, Code, Process, RedisGone, Server, Task, Violation, World
 
 LATEST_S: Final = 240.0
 RETRY: Final = RetryRule(max_attempts=4, base_s=0.2, factor=2.0, max_s=2.0)
-RETRY_JSON: Final = {"max_attempts": 4, "base_s": 0.2, "factor": 2.0, "max_s": 2.0}
 
 
 @dataclass(slots=True)
@@ -121,13 +118,12 @@ class Sim:
             self.add_scheduler(f"scheduler-{n}")
         self.world.at(0.5, self._watch)
 
-    def add_worker(self, name: str) -> Worker:
+    def add_worker(self, name: str) -> None:
         proc = Process(name, self.world.uuid(), born=self.world.now)
         self.audit.processes[proc.id] = proc
         worker = Worker(self, proc)
         self.workers.append(worker)
         worker.start()
-        return worker
 
     def add_scheduler(self, name: str) -> None:
         self.schedulers.append(Scheduler(self, Process(name, self.world.uuid())))
@@ -163,6 +159,7 @@ class Sim:
 
     def _post_run(self, task: Task, tenant_id: UUID, run_id: UUID, plan: Plan) -> Code:
         del task
+        version, ready = 0, False
         while True:
             try:
                 version, ready = yield Call(
@@ -179,46 +176,14 @@ class Sim:
             self.bus.ring(self.api, run_id, version)
 
     def _start_run(self, tenant_id: UUID, run_id: UUID, plan: Plan) -> tuple[int, bool]:
-        """Accept a run (slots_hold, start_begin, start_insert); the idempotency key is its id."""
-        store, now = self.store, self.world.time()
-        if run_id in store.runs:
-            return store.runs[run_id]["version"], False
-        slot = store.slots[tenant_id]
-        waits = any(
-            r["tenant_id"] == tenant_id and r["status"] == "queued" and r["held_for"] is None
-            for r in store.runs.values()
-        )
-        deadline = now + timedelta(seconds=plan.deadline_s) if plan.deadline_s else None
+        again = run_id in self.store.runs
+        deadline = None
+        if plan.deadline_s is not None:
+            deadline = self.world.time() + timedelta(seconds=plan.deadline_s)
         limits = Limits(plan.max_turns, plan.max_tokens, None, deadline)
-        made = Transition(RunState(limits=limits, retry=RETRY, messages=1))
-        may_run = min(slot["max_running"], slot["granted"])
-        if slot["running"] < may_run and not waits:
-            made = self.advance(made.state, [Admit()], now)
-        row = first_row(
-            tenant_id,
-            run_id,
-            made.state,
-            {
-                "retry": RETRY_JSON,
-                "wake_at": wake_at(made.state, now, RING_AFTER_S),
-                "rings": int(made.ready),
-                "rung_at": now if made.ready else None,
-                "queued_at": now,
-            },
-        )
-        store.runs[run_id] = row
-        store.events[run_id], store.checkpoints[run_id] = [], {}
-        store.messages[run_id], store.inputs[run_id] = ["hi"], []
-        for n, type_ in enumerate([ev.RUN_CREATED, *(e.type for e in made.events)]):
-            store.add_event(run_id, n + 1, type_, None)
-        row["next_seq"] = len(made.events) + 2
-        if row["status"] == "running":
-            slot["running"] += 1
-            slot["last_admitted_at"] = now
-        store.flush()
-        self.audit.started(row)
+        row = start(self.store, self.advance, tenant_id, run_id, limits, RETRY)
         self.world.log("pg     start", run_id.hex[:4], row["status"])
-        return row["version"], made.ready
+        return row["version"], row["status"] == "running" and not again
 
     def _cancel(self, run_id: UUID) -> None:
         self.world.spawn(self.api, self._post_cancel, run_id)
@@ -237,21 +202,13 @@ class Sim:
         self.people -= 1
 
     def _cancel_run(self, run_id: UUID) -> UUID | None:
-        """As `commands.cancel_run`: lock the run, write the input, apply."""
-        store = self.store
-        row = store.read_run(run_id)
-        if row is None:
+        if run_id not in self.store.runs:
             return None
-        run = run_from_row(row)
-        if run.state.status in TERMINAL or run.state.cancel_requested:
-            return run.claimed_by
-        transition = self.advance(run.state, [CancelRequested("user")], row["now"])
-        store.input_insert(run_id, run.last_input_n + 1, "cancel")
-        (applied,) = store.apply([Write(run, transition, row["now"], input_delta=1)])
-        if applied is None:
-            raise Violation("INV9", f"run {run_id} changed while it was locked")
-        self.count("cancels")
-        return applied.run.claimed_by
+        applied = cancel(self.store, self.advance, run_id)
+        if applied is not None:
+            self.count("cancels")
+        owner: UUID | None = self.store.runs[run_id]["claimed_by"]
+        return owner
 
     # The watch over the seed
 

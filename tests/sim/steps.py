@@ -119,7 +119,7 @@ class _Runner:
 
     def __init__(self, ctx: StepContext) -> None:
         self.ctx, self.worker, self.sim = ctx, ctx.worker, ctx.worker.sim
-        self.key = {"run_id": ctx.run.id, "step": ctx.run.state.step + 1}
+        self.key: dict[str, Any] = {"run_id": ctx.run.id, "step": ctx.run.state.step + 1}
 
     def run(self, call: PendingCall) -> Code:
         held = self.ctx.held
@@ -192,7 +192,7 @@ class _Runner:
                 return Ended(CallStatus.REJECTED, "no such account", "INVALID")
         yield _seconds(call) / 2
         if call.name.startswith("write"):
-            sim.audit.effect(self.ctx.run.id, int(self.key["step"]), call.index)
+            sim.audit.effect(self.ctx.run.id, self.key["step"], call.index)
         yield _seconds(call) / 2
         if call.name == "write_unsure":
             return Ended(CallStatus.UNKNOWN, "the line went dead", "UNKNOWN_OUTCOME")

@@ -132,8 +132,7 @@ class Worker:
     def _signal(self, task: Task, run_id: UUID) -> Code:
         del task
         self._request_cancel(run_id)
-        return
-        yield
+        yield 0.0
 
     def _request_cancel(self, run_id: UUID) -> None:
         held = self.held.get(run_id)

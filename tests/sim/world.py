@@ -27,6 +27,7 @@ class Id(UUID):
     """A UUID whose hash is computed once: the tables of the simulator look them up all the time."""
 
     __slots__ = ("_hash",)
+    _hash: int
 
     def __init__(self, value: int) -> None:
         object.__setattr__(self, "int", value)
