@@ -18,6 +18,15 @@ SAMPLE_APART_S: Final = 1.0
 """How far apart two samples of the connections must be to tell an absence."""
 
 
+def heartbeat_timeout_s(timeout_s: float, lease_s: float) -> float:
+    """Return how long a heartbeat may hang: one lost reply must leave time for the next heartbeat.
+
+    With renewals every third of a lease, half a lease does; a whole statement timeout (10 s of a
+    lease of 15 s) got a living worker condemned for one lost packet.
+    """
+    return min(timeout_s, lease_s / 2)
+
+
 @dataclass(slots=True)
 class Watch:
     """Since when a scheduler has seen Postgres without a gap."""

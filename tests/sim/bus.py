@@ -20,6 +20,8 @@ class BellWeather:
     lose: float = 0.0
     double: float = 0.0
     delay: float = 0.0
+    signal: float = 0.0
+    """How likely a signal (a published cancel) is lost."""
 
 
 class Bus:
@@ -47,7 +49,7 @@ class Bus:
     def restart(self, down_s: float) -> None:
         """Redis dies, comes back empty, and its clients connect again."""
         self.flush()
-        self.server.down_until = self.world.now + int(down_s * US)
+        self.server.go_down(self.world.now, down_s)
         self.server.epoch += 1
         self.run_id += 1
 
@@ -133,7 +135,7 @@ class Bus:
         world = self.world
         if sender.cut.get("redis", 0) > world.now or self.server.down_until > world.now:
             return
-        if world.rng.random() < 3 * self.weather.lose:
+        if world.rng.random() < self.weather.signal:
             world.faults["signal lost"] += 1
             return
         world.at(0.003, self._cancel, worker, run_id)

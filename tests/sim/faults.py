@@ -7,6 +7,7 @@ together, and one seed in twelve has none.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.bus import BellWeather
@@ -14,6 +15,7 @@ from tests.sim.world import US, Process, Weather
 
 if TYPE_CHECKING:
     from tests.sim.sim import Sim
+    from tests.sim.worker import Worker
 
 
 class Faults:
@@ -34,8 +36,9 @@ class Faults:
             self.world.weather = Weather(loss, loss, loss)
         if rng.random() < share:
             loss = rng.choice((0.05, 0.3))
-            sim_bus = sim.bus
-            sim_bus.weather = BellWeather(loss, loss, loss)
+            sim.bus.weather = BellWeather(loss, loss, loss)
+        if rng.random() < share:
+            sim.bus.weather.signal = 0.7
         if rng.random() < share:
             self.api_forgets = 0.3
         self.world.at(self.until_s, self._calm)
@@ -58,108 +61,106 @@ class Faults:
         left = self.until_s - self.world.s
         return max(0.0, min(left, self.rng.uniform(least, most)))
 
-    def _worker(self) -> int | None:
-        alive = [i for i, w in enumerate(self.sim.workers) if w.proc.alive and not w.stopping]
-        if not alive:
-            return None
-        busy = [i for i in alive if self.sim.workers[i].held]
-        return self.rng.choice(busy or alive)
+    def _worker(self) -> Worker | None:
+        """Draw a worker, one that holds runs if there is one."""
+        alive = [w for w in self.sim.workers if w.proc.alive and not w.stopping]
+        busy = [w for w in alive if w.held]
+        return self.rng.choice(busy or alive) if alive else None
+
+    def _strike_at(self, proc: Process, most: int, strike: Callable[[], None]) -> None:
+        """Strike now, or where the process next awaits something: each such point is as likely."""
+        if self.rng.random() < 0.4:
+            strike()
+            return
+        proc.trap, proc.trap_in = strike, self.rng.randint(1, most)
 
     # Workers
 
     def kill_worker(self) -> None:
         """SIGKILL: the supervisor sees it and says so; another takes its place."""
-        if (n := self._worker()) is None:
-            return
-        worker = self.sim.workers[n]
-        self._note("worker killed", worker.proc.name)
-        worker.proc.alive = False
-        self.world.at(0.05 + 0.3 * self.rng.random(), self._report, worker.proc)
-        self._replace(worker.proc.name)
+        if (worker := self._worker()) is not None:
+            self._strike_at(worker.proc, 10, partial(self._kill, worker.proc, True))
+
+    def lose_host(self) -> None:
+        """The machine is gone: nobody says so."""
+        if (worker := self._worker()) is not None:
+            self._strike_at(worker.proc, 10, partial(self._kill, worker.proc, False))
+
+    def _kill(self, proc: Process, seen: bool) -> None:
+        self._note("worker killed" if seen else "host lost", proc.name)
+        proc.alive = False
+        if seen:
+            self.world.at(0.05 + 0.3 * self.rng.random(), self._report, proc)
+        self.world.at(0.3 + self.rng.random(), self.sim.add_worker, _next_name(proc.name))
 
     def _report(self, proc: Process) -> None:
         """The supervisor reports a death once; nobody repeats what Postgres did not hear."""
         if self.sim.postgres.down_until <= self.world.now and self.rng.random() < 0.8:
             self.sim.store.worker_died(proc.id, "killed", False, 0.0, None)
 
-    def _replace(self, name: str) -> None:
-        base, _, n = name.partition("'")
-        self.world.at(
-            0.3 + self.rng.random(),
-            self.sim.add_worker,
-            f"{base}'{int(n or 0) + 1}",
-        )
-
-    def lose_host(self) -> None:
-        """The machine is gone: nobody says so."""
-        if (n := self._worker()) is None:
-            return
-        worker = self.sim.workers[n]
-        self._note("host lost", worker.proc.name)
-        worker.proc.alive = False
-        self._replace(worker.proc.name)
-
     def freeze_worker(self) -> None:
         """SIGSTOP, often beyond the lease; then it goes on where it was."""
-        if (n := self._worker()) is None:
-            return
-        proc, s = self.sim.workers[n].proc, self._for_s(0.5, 9.0)
-        self._note("worker frozen", proc.name, f"{s:.2f} s")
+        if (worker := self._worker()) is not None:
+            self._strike_at(worker.proc, 10, partial(self._freeze, worker.proc, "worker"))
+
+    def _freeze(self, proc: Process, what: str) -> None:
+        s = self._for_s(0.5, 9.0)
+        self._note(f"{what} frozen", proc.name, f"{s:.2f} s")
         proc.frozen_until = proc.thawed_at = self.world.now + int(s * US)
 
     def terminate_worker(self) -> None:
         """SIGTERM: it hands over and leaves."""
-        if (n := self._worker()) is None:
-            return
-        worker = self.sim.workers[n]
-        self._note("worker terminated", worker.proc.name)
-        worker.stop(self.rng.uniform(0.0, 2.0))
-        self._replace(worker.proc.name)
+        if (worker := self._worker()) is not None:
+            self._note("worker terminated", worker.proc.name)
+            worker.stop(self.rng.uniform(0.0, 2.0))
+            self.world.at(
+                0.3 + self.rng.random(), self.sim.add_worker, _next_name(worker.proc.name)
+            )
 
     def cut_worker_from_postgres(self) -> None:
-        self._cut_worker("postgres")
+        """A black hole between a worker and Postgres."""
+        if (worker := self._worker()) is not None:
+            cut = partial(self._cut, worker.proc, "worker", "postgres")
+            self._strike_at(worker.proc, 10, cut)
 
     def cut_worker_from_redis(self) -> None:
-        self._cut_worker("redis")
+        """A black hole between a worker and Redis."""
+        if (worker := self._worker()) is not None:
+            self._strike_at(worker.proc, 10, partial(self._cut, worker.proc, "worker", "redis"))
 
-    def _cut_worker(self, server: str) -> None:
-        if (n := self._worker()) is None:
-            return
-        proc, s = self.sim.workers[n].proc, self._for_s(0.5, 8.0)
-        self._note(f"worker cut off from {server}", proc.name, f"{s:.2f} s")
+    def _cut(self, proc: Process, what: str, server: str) -> None:
+        s = self._for_s(0.5, 8.0)
+        self._note(f"{what} cut off from {server}", proc.name, f"{s:.2f} s")
         proc.cut[server] = proc.last_cut[server] = self.world.now + int(s * US)
 
     # Schedulers
 
-    def kill_scheduler(self) -> None:
+    def _scheduler(self) -> Process | None:
+        """Draw a scheduler, the leader if there is one."""
         found = [s for s in self.sim.schedulers if s.proc.alive]
         leaders = [s for s in found if s.term is not None]
-        if not found:
-            return
-        scheduler = self.rng.choice(leaders or found)
-        self._note("scheduler killed", scheduler.proc.name)
-        scheduler.proc.alive = False
-        base, _, n = scheduler.proc.name.partition("'")
-        self.world.at(0.5 + self.rng.random(), self.sim.add_scheduler, f"{base}'{int(n or 0) + 1}")
+        return self.rng.choice(leaders or found).proc if found else None
+
+    def kill_scheduler(self) -> None:
+        """SIGKILL; another comes up."""
+        if (proc := self._scheduler()) is not None:
+            self._strike_at(proc, 8, partial(self._kill_scheduler, proc))
+
+    def _kill_scheduler(self, proc: Process) -> None:
+        self._note("scheduler killed", proc.name)
+        proc.alive = False
+        self.world.at(0.5 + self.rng.random(), self.sim.add_scheduler, _next_name(proc.name))
 
     def freeze_scheduler(self) -> None:
         """A leader that stops long enough to lose its term, and wakes believing in it."""
-        found = [s for s in self.sim.schedulers if s.proc.alive]
-        leaders = [s for s in found if s.term is not None]
-        if not found:
-            return
-        proc, s = self.rng.choice(leaders or found).proc, self._for_s(0.5, 8.0)
-        self._note("scheduler frozen", proc.name, f"{s:.2f} s")
-        proc.frozen_until = self.world.now + int(s * US)
+        if (proc := self._scheduler()) is not None:
+            self._strike_at(proc, 8, partial(self._freeze, proc, "scheduler"))
 
     def cut_scheduler(self) -> None:
-        found = [s for s in self.sim.schedulers if s.proc.alive]
-        if not found:
-            return
-        proc = self.rng.choice(found).proc
-        server, s = self.rng.choice(("postgres", "redis")), self._for_s(0.5, 6.0)
-        self._note(f"scheduler cut off from {server}", proc.name, f"{s:.2f} s")
-        proc.cut[server] = self.world.now + int(s * US)
+        """A black hole between a scheduler and one of the servers."""
+        if (proc := self._scheduler()) is not None:
+            server = self.rng.choice(("postgres", "redis"))
+            self._strike_at(proc, 8, partial(self._cut, proc, "scheduler", server))
 
     # Servers
 
@@ -171,13 +172,13 @@ class Faults:
         if forgot:
             self.world.faults["postgres forgot a claim or heartbeat"] += 1
         server.epoch += 1
-        server.down_until = self.world.now + int(s * US)
+        server.go_down(self.world.now, s)
 
     def lose_postgres(self) -> None:
         """Nobody reaches Postgres, for longer than a lease at times; nothing is forgotten."""
         s = self._for_s(1.0, 9.0)
         self._note("postgres unreachable", f"{s:.2f} s")
-        self.sim.postgres.down_until = self.world.now + int(s * US)
+        self.sim.postgres.go_down(self.world.now, s)
 
     def flush_redis(self) -> None:
         self._note("redis flushed")
@@ -192,7 +193,13 @@ class Faults:
         """Nobody reaches Redis for a while; it keeps what it has."""
         s = self._for_s(0.5, 6.0)
         self._note("redis unreachable", f"{s:.2f} s")
-        self.sim.redis.down_until = self.world.now + int(s * US)
+        self.sim.redis.go_down(self.world.now, s)
+
+
+def _next_name(name: str) -> str:
+    """Name the process that takes another's place."""
+    base, _, n = name.partition("'")
+    return f"{base}'{int(n or 0) + 1}"
 
 
 KINDS: Final[dict[str, Callable[[Faults], None]]] = {

@@ -43,10 +43,10 @@ class Scheduler:
         self.bus.sleepers.append(lambda: self.world.wake(self._task, 0.005))
 
     def pg(self, work: Any) -> Call:
-        return Call(self.sim.postgres, work)
+        return Call(self.sim.postgres, work, 2.0)
 
     def redis(self, work: Any) -> Call:
-        return Call(self.sim.redis, work)
+        return Call(self.sim.redis, work, 0.5)
 
     def _new_term(self) -> None:
         """As `make_loops`: what the loops remember begins with the term."""

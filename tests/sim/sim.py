@@ -62,7 +62,7 @@ class Sim:
     leader_ttl_s = 4.0
     ring_after_s = 5.0
     ring_after_max_s = 10.0
-    snapshot_every = 3
+    snapshot_every = 4
     terminal = TERMINAL
 
     def __init__(self, seed: int, *, mutate: str = "", keep_trace: int = 0) -> None:
@@ -71,11 +71,11 @@ class Sim:
         self.rng = world.rng
         self.audit = Auditor(world, lease_s=self.lease_s)
         self.store = self.audit.store = Store(world, self.audit, mutate)
-        self.postgres = Server("postgres", 2.0, lambda: DatabaseUnavailable("no answer"))
-        self.redis = Server("redis", 0.5, lambda: RedisGone("no answer"))
+        self.postgres = Server("postgres", lambda: DatabaseUnavailable("no answer"))
+        self.redis = Server("redis", lambda: RedisGone("no answer"))
         self.bus = Bus(world, self.redis, self.lease_s)
         self.store.minted = self.bus.mint
-        self.audit.store_back_at = lambda: self.postgres.down_until
+        self.audit.postgres = self.postgres
         self.pairs: Counter[tuple[str, str]] = Counter()
         self.counts: Counter[str] = Counter()
         self.plans: dict[UUID, Plan] = {}
@@ -119,7 +119,7 @@ class Sim:
         self.world.at(0.5, self._watch)
 
     def add_worker(self, name: str) -> None:
-        proc = Process(name, self.world.uuid(), born=self.world.now)
+        proc = Process(name, self.world.uuid())
         self.audit.processes[proc.id] = proc
         worker = Worker(self, proc)
         self.workers.append(worker)
@@ -163,7 +163,7 @@ class Sim:
         while True:
             try:
                 version, ready = yield Call(
-                    self.postgres, lambda: self._start_run(tenant_id, run_id, plan)
+                    self.postgres, lambda: self._start_run(tenant_id, run_id, plan), 2.0
                 )
                 break
             except DatabaseUnavailable:
@@ -192,7 +192,7 @@ class Sim:
         del task
         for _ in range(5):
             try:
-                worker = yield Call(self.postgres, lambda: self._cancel_run(run_id))
+                worker = yield Call(self.postgres, lambda: self._cancel_run(run_id), 2.0)
             except DatabaseUnavailable:
                 yield 0.3
                 continue
@@ -213,7 +213,7 @@ class Sim:
     # The watch over the seed
 
     def _watch(self) -> None:
-        """Look every half second whether something is stuck, or all is done."""
+        """Look every second whether something is stuck, or all is done."""
         world, audit = self.world, self.audit
         calm = world.now - int(self.faults.until_s * US)
         if calm > 0:
@@ -223,7 +223,7 @@ class Sim:
             if not (held or world.flying or self.people):
                 world.ended = True
                 return
-        world.at(0.5, self._watch)
+        world.at(1.0, self._watch)
 
     @property
     def _bound_s(self) -> float:

@@ -95,7 +95,8 @@ def _tools(ctx: StepContext) -> Code:
                     break
         else:
             for call in group:
-                outcomes.append((yield from runner.run(call)))
+                outcome = yield from runner.run(call)
+                outcomes.append(outcome)
         if any(o.status is CallStatus.UNKNOWN for o in outcomes):
             break
     return _result(outcomes)

@@ -17,6 +17,7 @@ from uuid import UUID
 from harness_common.core.errors import LostOwnership
 from harness_common.core.inputs import Input, Released, StepDone, StepFailed
 from harness_common.core.lease import Ownership
+from harness_common.core.liveness import heartbeat_timeout_s
 from harness_common.core.retry import classify
 from harness_common.core.step import StepCancelled
 from harness_common.store.apply import Applied, NextClaim, StepRecord, Write, arrived
@@ -62,10 +63,10 @@ class Worker:
         self._reading: datetime | None = None
 
     def pg(self, work: Any) -> Call:
-        return Call(self.sim.postgres, work)
+        return Call(self.sim.postgres, work, 2.0)
 
     def redis(self, work: Any) -> Call:
-        return Call(self.sim.redis, work)
+        return Call(self.sim.redis, work, 0.5)
 
     # PgClock: the last answer plus what has passed since
 
@@ -335,8 +336,10 @@ class Worker:
     def _beat(self) -> Code:
         claims = [h.claim_id for h in self.held.values()]
         age_s, self.queue_age_s = self.queue_age_s, 0.0
-        rows = yield self.pg(
-            lambda: self.store.heartbeat(self.proc.id, claims, age_s, 2 * self.sim.renew_s)
+        rows = yield Call(
+            self.sim.postgres,
+            lambda: self.store.heartbeat(self.proc.id, claims, age_s, 2 * self.sim.renew_s),
+            heartbeat_timeout_s(2.0, self.sim.lease_s),
         )
         own = [row for row in rows if row["run_id"] is None]
         if not own:

@@ -67,6 +67,7 @@ class Call:
 
     server: Server
     work: Callable[[], Any]
+    timeout_s: float
 
 
 @dataclass(slots=True)
@@ -81,12 +82,17 @@ class Server:
     """Postgres or Redis as its clients meet it."""
 
     name: str
-    timeout_s: float
     gone: Callable[[], Exception]
     down_until: int = 0
+    down_from: int = -(10**12)
     epoch: int = 0
     """Counts crashes: a reply under way in a crash may be lost."""
-    changed_at: int = -(10**12)
+
+    def go_down(self, now: int, s: float) -> None:
+        """Be unreachable for a while; what was said before stands if it is longer."""
+        if self.down_until < now:
+            self.down_from = now
+        self.down_until = max(self.down_until, now + int(s * US))
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +107,9 @@ class Process:
     """Until when the way to a server is a black hole."""
     last_cut: dict[str, int] = field(default_factory=dict)
     thawed_at: int = -(10**12)
-    born: int = 0
+    trap: Callable[[], None] | None = None
+    """What strikes when the process has passed `trap_in` more await points."""
+    trap_in: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -205,7 +213,11 @@ class World:
 
     def resume(self, task: Task, wait: int, value: Any, error: Exception | None) -> None:
         proc = task.proc
-        if wait != task.wait or task.done or not proc.alive:
+        if wait != task.wait or task.done:
+            return
+        if proc.trap_in:
+            self._spring(proc)
+        if not proc.alive:
             return
         if proc.frozen_until > self.now:
             self.n += 1
@@ -229,27 +241,33 @@ class World:
         else:
             self.at(op, self.resume, task, task.wait, None, None)
 
+    def _spring(self, proc: Process) -> None:
+        """Count an await point down; strike at the last."""
+        proc.trap_in -= 1
+        if proc.alive and not proc.trap_in and proc.trap is not None:
+            proc.trap()
+
     # The network
 
     def _ask(self, task: Task, call: Call) -> None:
         server, weather = call.server, self.weather
         lag = 0.0002 + 0.002 * self.rng.random()
         if task.proc.cut.get(server.name, 0) > self.now:
-            self.at(server.timeout_s, self.resume, task, task.wait, None, server.gone())
+            self.at(call.timeout_s, self.resume, task, task.wait, None, server.gone())
             return
         lose_reply = False
         if weather.total and (dice := self.rng.random()) < weather.total:
             if dice < weather.lose_request:
                 self.faults[f"{server.name} request lost"] += 1
                 self.log("FAULT", server.name, "loses a request of", task.proc.name)
-                self.at(server.timeout_s, self.resume, task, task.wait, None, server.gone())
+                self.at(call.timeout_s, self.resume, task, task.wait, None, server.gone())
                 return
             lose_reply = dice < weather.lose_request + weather.lose_reply
             if not lose_reply:
                 self.faults[f"{server.name} request late"] += 1
-                lag += server.timeout_s * 2 * self.rng.random() ** 2
+                lag += call.timeout_s * 2 * self.rng.random() ** 2
                 self.log("FAULT", server.name, f"is {lag:.3f} s late for", task.proc.name)
-                self.at(server.timeout_s, self.resume, task, task.wait, None, server.gone())
+                self.at(call.timeout_s, self.resume, task, task.wait, None, server.gone())
         self.flying += 1
         self.at(lag, self._serve, task, task.wait, call, lose_reply)
 
@@ -271,7 +289,7 @@ class World:
             if lose_reply:
                 self.faults[f"{server.name} reply lost"] += 1
                 self.log("FAULT", server.name, "loses a reply to", proc.name)
-            self.at(server.timeout_s, self.resume, task, wait, None, server.gone())
+            self.at(call.timeout_s, self.resume, task, wait, None, server.gone())
             return
         lag = 0.0002 + 0.002 * self.rng.random()
         self.at(lag, self._reply, task, wait, server, server.epoch, value, error)
