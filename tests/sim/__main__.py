@@ -97,7 +97,10 @@ def play(seeds: Iterable[int], *, mutate: str, seconds: float, stop_at_red: bool
     report, began, cpu = Report(), time.monotonic(), time.process_time()
     gc.disable()  # one seed's garbage is small: collected in bulk below
     for seed in seeds:
-        report.add(run_seed(seed, mutate=mutate))
+        one = run_seed(seed, mutate=mutate)
+        report.add(one)
+        if one.violation is not None and not stop_at_red:
+            print(f"sim: seed {seed}: {one.violation}", file=sys.stderr)
         if report.seeds % 100 == 0:
             gc.collect()
         if report.seeds % 1_000 == 0:

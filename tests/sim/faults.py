@@ -24,7 +24,7 @@ class Faults:
     def __init__(self, sim: Sim) -> None:
         self.sim, self.world, self.rng = sim, sim.world, sim.world.rng
         rng = self.rng
-        self.until_s = rng.uniform(4.0, 14.0)
+        self.until_s = rng.uniform(3.0, 10.0)
         self.api_forgets = 0.0
         share = 0.0 if rng.random() < 0.08 else rng.choice((0.15, 0.3, 0.6))
         kinds = [kind for kind in KINDS if rng.random() < share]

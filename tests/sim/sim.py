@@ -104,7 +104,7 @@ class Sim:
                 "granted": 0,
                 "last_admitted_at": None,
             }
-        for _ in range(3 if rng.random() < 0.8 else 4):
+        for _ in range(3 if rng.random() < 0.9 else 4):
             plan = make_plan(rng, self.faults.until_s)
             tenant_id, run_id = tenants[rng.random() < 0.3], world.uuid()
             self.plans[run_id] = plan

@@ -119,7 +119,7 @@ SCRIPTS: Final[tuple[Callable[[Random], list[Turn]], ...]] = (
 def make_plan(rng: Random, fault_s: float) -> Plan:
     """Draw one run: at least two turns with tools and a last answer, five steps or more."""
     plan = Plan(tuple(rng.choice(SCRIPTS)(rng)), starts_s=rng.random() * fault_s / 3)
-    if rng.random() < 0.25:
+    if rng.random() < 0.2:
         plan = replace(plan, cancel_s=plan.starts_s + rng.random() * fault_s)
     dice = rng.random()
     if dice < 0.05:

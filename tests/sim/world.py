@@ -239,7 +239,11 @@ class World:
             task.napping = True
             self.at(op.s, self.resume, task, task.wait, None, None)
         else:
-            self.at(op, self.resume, task, task.wait, None, None)
+            self.n += 1
+            heappush(
+                self.heap,
+                (self.now + int(op * US), self.n, self.resume, (task, task.wait, None, None)),
+            )
 
     def _spring(self, proc: Process) -> None:
         """Count an await point down; strike at the last."""
@@ -291,8 +295,10 @@ class World:
                 self.log("FAULT", server.name, "loses a reply to", proc.name)
             self.at(call.timeout_s, self.resume, task, wait, None, server.gone())
             return
-        lag = 0.0002 + 0.002 * self.rng.random()
-        self.at(lag, self._reply, task, wait, server, server.epoch, value, error)
+        self.n += 1
+        when = self.now + 200 + int(2000 * self.rng.random())
+        reply = (task, wait, server, server.epoch, value, error)
+        heappush(self.heap, (when, self.n, self._reply, reply))
 
     def _reply(
         self, task: Task, wait: int, server: Server, epoch: int, value: Any, error: Exception | None
