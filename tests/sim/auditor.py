@@ -181,7 +181,10 @@ class Auditor:
 
     # Called by workers, tools and the workload
 
-    def model_called(self, run_id: UUID) -> None:
+    def model_called(self, run_id: UUID, task: Task) -> None:
+        """An owner calls its model. One that was frozen and replaced cannot know of a new limit."""
+        if self.store.runs[run_id]["ghost"] != task.id:
+            return
         due = self.not_before.get(run_id, 0.0)
         if not (self.world.s >= due):
             raise Violation("INV14", f"run {run_id} calls its model before {due}")

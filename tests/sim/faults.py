@@ -174,6 +174,16 @@ class Faults:
         server.epoch += 1
         server.go_down(self.world.now, s)
 
+    def fail_power(self) -> None:
+        """The machine of both stores goes down, often right after somebody's claim."""
+        if (worker := self._worker()) is not None:
+            self._strike_at(worker.proc, 4, self._fail_power)
+
+    def _fail_power(self) -> None:
+        self._note("power failed")
+        self.crash_postgres()
+        self.restart_redis()
+
     def lose_postgres(self) -> None:
         """Nobody reaches Postgres, for longer than a lease at times; nothing is forgotten."""
         s = self._for_s(1.0, 9.0)
@@ -207,7 +217,7 @@ KINDS: Final[dict[str, Callable[[Faults], None]]] = {
     for f in (
         Faults.kill_worker, Faults.lose_host, Faults.freeze_worker, Faults.terminate_worker,
         Faults.cut_worker_from_postgres, Faults.cut_worker_from_redis, Faults.kill_scheduler,
-        Faults.freeze_scheduler, Faults.cut_scheduler, Faults.crash_postgres, Faults.lose_postgres,
-        Faults.flush_redis, Faults.restart_redis, Faults.lose_redis,
+        Faults.freeze_scheduler, Faults.cut_scheduler, Faults.crash_postgres, Faults.fail_power,
+        Faults.lose_postgres, Faults.flush_redis, Faults.restart_redis, Faults.lose_redis,
     )
 }  # fmt: skip

@@ -17,7 +17,7 @@ class Ledger(Tables):
             return []
         owner = row["fence"] == p["fence"] and row["claim_id"] == p["claim_id"]
         if self.mutate in {"claim_id", "token"}:
-            owner = row["fence"] == p["fence"]
+            owner = row["fence"] == p["fence"] and row["claim_id"] is not None
         elif self.mutate == "fence":
             owner = True
         asked = row["cancel_requested"] and self.mutate != "intent_cancel"

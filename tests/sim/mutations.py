@@ -6,7 +6,7 @@ from typing import Final
 
 MUTATIONS: Final = {
     "fence": "commits and intents do not compare who owns the run",
-    "claim_id": "ownership is the fence alone, without the random claim id",
+    "claim_id": "ownership is the fence and whether the run is claimed, without the random id",
     "token": "the ownership token is counted by Redis instead of minted by Postgres",
     "cas": "commits do not compare version, inputs seen and cancel",
     "intent": "a write starts without an intent in the ledger",

@@ -68,7 +68,7 @@ def run_step_kind(ctx: StepContext) -> Code:
 
 def _model(ctx: StepContext) -> Code:
     sim, state = ctx.worker.sim, ctx.run.state
-    sim.audit.model_called(ctx.run.id)
+    sim.audit.model_called(ctx.run.id, ctx.held.task)
     turn = sim.plans[ctx.run.id].turn(state.turn)
     yield turn.model_s
     attempt = sim.attempts[ctx.run.id, state.turn] = sim.attempts[ctx.run.id, state.turn] + 1

@@ -72,7 +72,8 @@ class Store(Ledger, Fleet):
         """The WHERE of the run's UPDATE."""
         owner: bool = row["fence"] == t["seen_fence"] and row["claim_id"] == t["seen_claim_id"]
         if self.mutate in {"claim_id", "token"}:
-            owner = row["fence"] == t["seen_fence"]
+            claimed = row["claim_id"] is not None
+            owner = row["fence"] == t["seen_fence"] and claimed == (t["seen_claim_id"] is not None)
         elif self.mutate == "fence":
             owner = True
         if self.mutate == "cas":

@@ -55,7 +55,7 @@ class Tables:
     def crash(self) -> int:
         """Forget asynchronous commits that were not on disk; how many is the dice's business."""
         fresh = [u for t, u in self.undo if t >= self.world.now - WAL_WRITER_S * US]
-        lost = self.world.rng.randint(0, len(fresh))
+        lost = self.world.rng.choice((len(fresh), self.world.rng.randint(0, len(fresh))))
         for undo in reversed(fresh[len(fresh) - lost :]):
             undo()
         self.undo.clear()
