@@ -174,6 +174,8 @@ def main() -> int:
         print(json.dumps(report.to_json(), indent=1))
     else:
         summary(report)
+    if report.seeds < asked.seeds:
+        print(f"sim: the time was up after {report.seeds} of {asked.seeds} seeds", file=sys.stderr)
     if report.first is not None:
         print(f"\nThe first violation again, with its trace (--seed {report.first.seed} --trace):",
               file=sys.stderr)  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -50,6 +51,8 @@ class Auditor:
         self.active: dict[int, UUID] = {}
         """Tasks that hold a run now, by task id."""
         self.limit = 0
+        self.at_claim: Callable[[Process], None] | None = None
+        """What strikes right after the next claim."""
         self.steps = 0
         self.checks: Counter[str] = Counter()
 
@@ -76,6 +79,9 @@ class Auditor:
             raise Violation("INV6", f"run {run_id} claimed while {row['status']}")
         row["ghost"] = caller.id if caller else 0
         self.moved(run_id)
+        if self.at_claim is not None and caller is not None:
+            self.world.at(0.05 * self.world.rng.random(), self.at_claim, caller.proc)
+            self.at_claim = None
         if self.world.trace is not None:
             self.world.log("pg     claim", name(run_id), "v", row["version"], "f", row["fence"])
 

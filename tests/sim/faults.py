@@ -164,9 +164,9 @@ class Faults:
 
     # Servers
 
-    def crash_postgres(self) -> None:
+    def crash_postgres(self, most_s: float = 3.0) -> None:
         """Postgres dies and recovers: asynchronous commits may be forgotten, replies lost."""
-        server, s = self.sim.postgres, self._for_s(0.2, 3.0)
+        server, s = self.sim.postgres, self._for_s(0.2, most_s)
         forgot = self.sim.store.crash()
         self._note("postgres crashed", f"{s:.2f} s, forgets", forgot)
         if forgot:
@@ -175,14 +175,16 @@ class Faults:
         server.go_down(self.world.now, s)
 
     def fail_power(self) -> None:
-        """The machine of both stores goes down, often right after somebody's claim."""
-        if (worker := self._worker()) is not None:
-            self._strike_at(worker.proc, 4, self._fail_power)
+        """The machine of both stores goes down right after somebody's claim, which they forget."""
+        self.sim.audit.at_claim = self._fail_power
 
-    def _fail_power(self) -> None:
+    def _fail_power(self, owner: Process) -> None:
         self._note("power failed")
-        self.crash_postgres()
-        self.restart_redis()
+        self.crash_postgres(0.6)
+        self.restart_redis(0.3)
+        if self.rng.random() < 0.7:
+            for server in ("postgres", "redis"):  # the way to them takes longer to come back
+                self._cut(owner, "worker", server)
 
     def lose_postgres(self) -> None:
         """Nobody reaches Postgres, for longer than a lease at times; nothing is forgotten."""
@@ -194,8 +196,9 @@ class Faults:
         self._note("redis flushed")
         self.sim.bus.flush()
 
-    def restart_redis(self) -> None:
-        s = self._for_s(0.1, 4.0)
+    def restart_redis(self, most_s: float = 4.0) -> None:
+        """Redis dies and comes back empty."""
+        s = self._for_s(0.1, most_s)
         self._note("redis restarted", f"{s:.2f} s")
         self.sim.bus.restart(s)
 
