@@ -240,6 +240,9 @@ class Sim:
         except Violation as found:
             violation = found
             self.world.log("VIOLATION", found)
+        except Exception as error:
+            error.add_note(f"in seed {self.seed} of the simulator")
+            raise
         return Result(
             self.seed, violation, len(self.store.runs), self.audit.steps, self.world.events,
             self.world.s, self._digest(), self.world.faults, self.pairs, self.counts,

@@ -91,7 +91,11 @@ class Tables:
         log.append({"seq": seq, "type": type_, "step": step})
 
     def _call(self, run_id: UUID, step: int, idx: int) -> Row:
-        return next(c for c in self.calls[run_id, step] if c["idx"] == idx)
+        """Find a ledger row that its caller has read: rows are never deleted."""
+        for call in self.calls.get((run_id, step), ()):
+            if call["idx"] == idx:
+                return call
+        raise Violation("INV1", f"call {step}.{idx} of run {run_id} is gone")
 
 
 def as_json(call: Row) -> Row:
