@@ -119,6 +119,7 @@ class Supervisor:
             "worker": child.incarnation,
             "why": why,
             "only_if_silent": False,
+            "looked_at": None,
             "silent_s": 0.0,
             "term": None,
         }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -73,7 +74,7 @@ class ReapLoop:
         for row in await self._shared.db.fetch("workers_alive", {}):
             if row["silent_s"] > lease_s:
                 why = f"no heartbeat for {row['silent_s']:.1f} s"
-                died += await self._condemn(row["incarnation"], why, only_if_silent=True)
+                died += await self._condemn(row["incarnation"], why, silent_at=look.now)
         return died
 
     async def _condemn_absent(self) -> int:
@@ -92,7 +93,7 @@ class ReapLoop:
         alive = await self._shared.db.fetch("workers_alive", {})
         silent_s = {row["incarnation"]: row["silent_s"] for row in alive}
         for worker in self._absence.absent(now, connected, silent_s):
-            died += await self._condemn(worker, "its connection is gone", only_if_silent=False)
+            died += await self._condemn(worker, "its connection is gone", silent_at=None)
             self._absence.since.pop(worker, None)
         return died
 
@@ -113,13 +114,17 @@ class ReapLoop:
             if c.get("name", "").startswith(self._prefix)
         }
 
-    async def _condemn(self, worker: UUID, why: str, *, only_if_silent: bool) -> int:
+    async def _condemn(self, worker: UUID, why: str, *, silent_at: datetime | None) -> int:
+        """Declare a worker dead; for its silence (`silent_at`: when Postgres was looked at) only if
+        it is silent still, and this process has not slept since.
+        """
         rows = await self._shared.db.fetch(
             "worker_died",
             {
                 "worker": worker,
                 "why": why,
-                "only_if_silent": only_if_silent,
+                "only_if_silent": silent_at is not None,
+                "looked_at": silent_at,
                 "silent_s": self._shared.settings.worker.lease_s,
                 "term": self._shared.term,
             },

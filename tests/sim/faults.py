@@ -96,7 +96,7 @@ class Faults:
     def _report(self, proc: Process) -> None:
         """The supervisor reports a death once; nobody repeats what Postgres did not hear."""
         if self.sim.postgres.down_until <= self.world.now and self.rng.random() < 0.8:
-            self.sim.store.worker_died(proc.id, "killed", False, 0.0, None)
+            self.sim.store.worker_died(proc.id, "killed", None, 0.0, None)
 
     def freeze_worker(self) -> None:
         """SIGSTOP, often beyond the lease; then it goes on where it was."""

@@ -5,7 +5,7 @@ lead.sql, look.sql, orphans.sql, ring.sql and their neighbours.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -70,14 +70,18 @@ class Fleet(Tables):
         return out
 
     def worker_died(
-        self, worker: UUID, why: str, only_if_silent: bool, silent_s: float, term: int | None
+        self, worker: UUID, why: str, looked_at: datetime | None, silent_s: float, term: int | None
     ) -> int:
+        """Silence counts only with `looked_at`, the parameter `only_if_silent` of the SQL."""
         row, now = self.workers.get(worker), self.world.time()
         if row is None or row["died_at"] is not None:
             return 0
         if term is not None and not self._leads(term):
             return 0
-        if only_if_silent and not row["seen_at"] < now - timedelta(seconds=silent_s):
+        if looked_at is not None and not (
+            row["seen_at"] < now - timedelta(seconds=silent_s)
+            and now < looked_at + timedelta(seconds=silent_s / 2)
+        ):
             return 0
         self.flush()
         row.update(died_at=now, died_why=why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -135,7 +136,7 @@ class Scheduler:
         for row in (yield self.pg(self.store.workers_alive)):
             if row["silent_s"] > self.sim.lease_s:
                 why = f"no heartbeat for {row['silent_s']:.1f} s"
-                died += yield from self._condemn(row["incarnation"], why, only_if_silent=True)
+                died += yield from self._condemn(row["incarnation"], why, look["now"])
         return died
 
     def _condemn_absent(self) -> Code:
@@ -153,7 +154,7 @@ class Scheduler:
         alive = yield self.pg(self.store.workers_alive)
         silent_s = {row["incarnation"]: row["silent_s"] for row in alive}
         for worker in self.absence.absent(now, connected, silent_s):
-            died += yield from self._condemn(worker, "its connection is gone", only_if_silent=False)
+            died += yield from self._condemn(worker, "its connection is gone", None)
             self.absence.since.pop(worker, None)
         return died
 
@@ -170,12 +171,10 @@ class Scheduler:
             self.redis_run_id, self.redis_changed_at = run_id, self.world.s
         return clients
 
-    def _condemn(self, worker: UUID, why: str, *, only_if_silent: bool) -> Code:
+    def _condemn(self, worker: UUID, why: str, silent_at: datetime | None) -> Code:
         term, lease_s = self.term, self.sim.lease_s
         return (
-            yield self.pg(
-                lambda: self.store.worker_died(worker, why, only_if_silent, lease_s, term)
-            )
+            yield self.pg(lambda: self.store.worker_died(worker, why, silent_at, lease_s, term))
         )
 
     def _recover(self) -> Code:

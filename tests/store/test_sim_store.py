@@ -280,14 +280,15 @@ class Both:
 
     async def die(self) -> None:
         worker = self.rng.choice(self.workers)
-        silent = self.rng.random() < 0.5
-        silent_s = self.rng.choice((-1.0, 3600.0))
+        silent_s = self.rng.choice((0.0, 3600.0))
+        now = self.world.time()
+        looked_at = self.rng.choice((None, None, now + LONG, now - 2 * LONG))
         params = {
-            "worker": worker, "why": "test", "only_if_silent": silent, "silent_s": silent_s,
-            "term": None,
+            "worker": worker, "why": "test", "only_if_silent": looked_at is not None,
+            "silent_s": silent_s, "looked_at": looked_at, "term": None,
         }  # fmt: skip
         real = await self.db.fetch("worker_died", params)
-        assert real[0]["died"] == self.store.worker_died(worker, "test", silent, silent_s, None)
+        assert real[0]["died"] == self.store.worker_died(worker, "test", looked_at, silent_s, None)
 
     async def hurry(self) -> None:
         """Let what waits be due: the one command that is no statement of the product."""
