@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -165,6 +166,10 @@ class Auditor:
 
     def beat(self, worker: UUID) -> None:
         self.beats[worker] = self.world.now
+
+    def forgotten(self, worker: UUID, seen_at: datetime) -> None:
+        """A crash of Postgres forgot a heartbeat: what it cannot know is no breach."""
+        self.beats[worker] = int((seen_at - EPOCH).total_seconds() * US)
 
     def condemned(self, worker: UUID, why: str) -> None:
         """A worker was declared dead: never one that lives, is heard and is connected (INV7)."""

@@ -50,6 +50,7 @@ class Fleet(Tables):
 
             def undo() -> None:
                 self.workers[worker] = before
+                self.audit.forgotten(worker, before["seen_at"])
 
             self._later(undo)
             self.audit.beat(worker)
