@@ -270,7 +270,7 @@ async def test_a_death_and_a_forgetful_broker_wait_for_no_claim(play, db, shared
     """
     held, free = await play.start(), await play.start()
     params = {"worker": await make_worker(db), "why": "killed", "only_if_silent": False}
-    params |= {"silent_s": 0.0, "term": shared.term}
+    params |= {"looked_at": None, "silent_s": 0.0, "term": shared.term}
     await sql(db, "UPDATE runs SET wake_at = clock_timestamp() + interval '1 hour', rings = 3")
     lock = "SELECT id FROM runs WHERE id = %s FOR UPDATE"
     async with db.transaction() as claiming:
