@@ -80,9 +80,19 @@ class Absence:
 
 
 def loss(
-    claimed_by: UUID | None, name: str | None, why: str | None, *, solo: bool = False
+    claimed_by: UUID | None,
+    name: str | None,
+    why: str | None,
+    *,
+    solo: bool = False,
+    late: bool = False,
 ) -> OwnerLost | Released:
-    """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death."""
+    """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death. Nor
+    is a claim that it took after it had been taken for dead (`late`), wrongly then: one cut must not
+    count as two deaths.
+    """
     if name is None:
         return Released(f"its worker {claimed_by} is not known")
+    if late:
+        return Released(f"its worker {name} had been taken for dead")
     return OwnerLost(name, why or "died", solo)

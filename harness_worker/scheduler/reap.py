@@ -176,7 +176,13 @@ class ReapLoop:
     def _give_back(self, row: Row, skipped: set[UUID]) -> Write | None:
         try:
             run = run_from_row(row)
-            lost = loss(row["claimed_by"], row["worker_name"], row["died_why"], solo=row["solo"])
+            lost = loss(
+                row["claimed_by"],
+                row["worker_name"],
+                row["died_why"],
+                solo=row["solo"],
+                late=row["late"],
+            )
             write = Write(run, advance(run.state, [lost], row["now"]), row["now"])
         except (IllegalTransition, KeyError, TypeError, ValueError) as error:
             skipped.add(row["id"])

@@ -3,7 +3,7 @@
 --seeds 10000 [--start N] [--seconds 120] [--json]   play seeds; exit 1 on a violation
 --seed N --trace                                     play one seed and print what happened
 --mutate NAME                                        break one mechanism first
---gate                                               every mutation must go red, and none green
+--gate [--seeds 10000] [--json]                      all seeds green, and every mutation seen
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from tests.sim.mutations import MUTATIONS
 from tests.sim.sim import Result, run_seed
 
 GATE_SEEDS: Final = 1_000
-GREEN_SEEDS: Final = 300
 TRACE: Final = 20_000
 COVERAGE_FROM: Final = 2_000
 """From this many seeds on, everything legal must have been reached."""
@@ -100,19 +99,23 @@ def play(seeds: Iterable[int], *, mutate: str, seconds: float, stop_at_red: bool
         one = run_seed(seed, mutate=mutate)
         report.add(one)
         if one.violation is not None and not stop_at_red:
-            print(f"sim: seed {seed}: {one.violation}", file=sys.stderr)
-        if report.seeds % 100 == 0:
+            tell(f"seed {seed}: {one.violation}")
+        if report.seeds % 20 == 0:
             gc.collect()
         if report.seeds % 1_000 == 0:
-            print(f"sim: {report.seeds} seeds, {report.steps} steps, "
-                  f"{time.monotonic() - began:.0f} s, "
-                  f"{sum(map(len, report.violations.values()))} violations",
-                  file=sys.stderr)  # fmt: skip
+            red = sum(map(len, report.violations.values()))
+            tell(f"{report.seeds} seeds, {report.steps} steps, "
+                 f"{time.monotonic() - began:.0f} s, {red} violations")  # fmt: skip
         if time.monotonic() - began > seconds or (stop_at_red and report.violations):
             break
     gc.enable()
     report.seconds, report.cpu_s = time.monotonic() - began, time.process_time() - cpu
     return report
+
+
+def tell(text: str) -> None:
+    """Say how far it is, on stderr."""
+    print(f"sim: {text}", file=sys.stderr, flush=True)
 
 
 def show(seed: int, mutate: str) -> int:
@@ -123,18 +126,34 @@ def show(seed: int, mutate: str) -> int:
     return int(one.violation is not None)
 
 
-def gate(seconds: float) -> int:
-    """Every mutation must be seen within `GATE_SEEDS` seeds; the true code must be green."""
-    green = play(range(GREEN_SEEDS), mutate="", seconds=seconds, stop_at_red=True)
-    failed = bool(green.violations)
-    print(f"{'(none)':14} {'RED' if failed else 'green':6} {green.seeds} seeds")
+def gate(seeds: Sequence[int], seconds: float, as_json: bool) -> int:
+    """All seeds must be green and reach what they should, and every mutation must be seen within
+    `GATE_SEEDS` seeds.
+    """
+    began = time.monotonic()
+    green = play(seeds, mutate="", seconds=seconds, stop_at_red=False)
+    failed = green.bad() or green.seeds < len(seeds)
+    seen: dict[str, Any] = {}
     for name, what in MUTATIONS.items():
-        report = play(range(GATE_SEEDS), mutate=name, seconds=seconds, stop_at_red=True)
-        found = report.first and report.first.violation
+        left = max(0.0, seconds - (time.monotonic() - began))
+        report = play(range(GATE_SEEDS), mutate=name, seconds=left, stop_at_red=True)
+        first, found = report.first, report.first and report.first.violation
         failed = failed or found is None
-        verdict = f"red    seed {report.first.seed}: {found}" if report.first else "GREEN"
-        print(f"{name:14} {verdict[:110]}  ({what})", flush=True)
-    print("gate: " + ("FAILED" if failed else "every mutation was seen"))
+        seen[name] = {
+            "what": what, "seeds": report.seeds, "seconds": round(report.seconds, 1),
+            "seed": first.seed if first else None, "violation": str(found) if found else None,
+        }  # fmt: skip
+        verdict = f"red    seed {first.seed}: {found}" if first else "GREEN"
+        tell(f"{name:14} {verdict[:110]}  ({what})")
+    spent = round(time.monotonic() - began, 1)
+    if as_json:
+        out = {"passed": not failed, "seconds": spent, "seeds": green.to_json(), "mutations": seen}
+        print(json.dumps(out, indent=1))
+    else:
+        summary(green)
+    red = sum(one["violation"] is not None for one in seen.values())
+    tell(f"gate: {'FAILED' if failed else 'passed'}; {red} of {len(seen)} mutations were seen, "
+         f"{green.seeds} seeds, {sum(map(len, green.violations.values()))} of them red; {spent} s")  # fmt: skip
     return int(failed)
 
 
@@ -162,20 +181,22 @@ def main() -> int:
     parser.add_argument("--mutate", default="", choices=["", *MUTATIONS], metavar="NAME")
     parser.add_argument("--gate", action="store_true")
     asked = parser.parse_args()
-    if asked.gate:
-        return gate(asked.seconds)
+    gc.collect()
+    gc.freeze()
     if asked.seed is not None and asked.trace:
         return show(asked.seed, asked.mutate)
     if asked.seed is not None:
         asked.start, asked.seeds = asked.seed, 1
     seeds = range(asked.start, asked.start + asked.seeds)
+    if asked.gate:
+        return gate(seeds, asked.seconds, asked.json)
     report = play(seeds, mutate=asked.mutate, seconds=asked.seconds, stop_at_red=False)
     if asked.json:
         print(json.dumps(report.to_json(), indent=1))
     else:
         summary(report)
     if report.seeds < asked.seeds:
-        print(f"sim: the time was up after {report.seeds} of {asked.seeds} seeds", file=sys.stderr)
+        tell(f"the time was up after {report.seeds} of {asked.seeds} seeds")
     if report.first is not None:
         print(f"\nThe first violation again, with its trace (--seed {report.first.seed} --trace):",
               file=sys.stderr)  # fmt: skip

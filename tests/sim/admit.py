@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 SOON_S = 0.25
-REFILL_S = 0.02
-SHORTEST_S = 0.01
+REFILL_S = 0.1
+SHORTEST_S = 0.1
 
 
 class Admitting:
@@ -92,9 +92,17 @@ class Admitting:
 
     def _read_scene(self) -> Code:
         sim, store = self.sim, self.store
-        streams = yield self.pg(store.streams_read)
-        load = yield self.pg(lambda: store.queue_load(sim.lease_s, sim.ring_after_max_s))
-        rows = yield self.pg(store.slots_read)
+        reads = (
+            store.streams_read,
+            lambda: store.queue_load(sim.lease_s, sim.ring_after_max_s),
+            store.slots_read,
+        )
+        if self.world.random() < 0.2:  # with something in between, now and then
+            streams = yield self.pg(reads[0])
+            load = yield self.pg(reads[1])
+            rows = yield self.pg(reads[2])
+        else:
+            streams, load, rows = yield self.pg(lambda: [read() for read in reads])
         waiting: dict[UUID, dict[Stream, int]] = {}
         for row in streams:
             mine = waiting.setdefault(row["tenant_id"], {})
@@ -116,7 +124,8 @@ class Admitting:
             [
                 {
                     "tenant_id": t["tenant_id"], "granted": granted[t["tenant_id"]],
-                    "crowded": t["tenant_id"] in plan.crowded, "given": t["tenant_id"] in plan.given,
+                    "crowded": t["tenant_id"] in plan.crowded,
+                    "given": t["tenant_id"] in plan.given,
                 }
                 for t in held
             ]
@@ -128,9 +137,7 @@ class Admitting:
         given = plan.given
         if self.sim.mutate == "limits":
             room = dict.fromkeys(room, 100)
-            given = {
-                t.id: dict.fromkeys(t.waiting, 100) for t in scene.tenants if t.waiting
-            }
+            given = {t.id: dict.fromkeys(t.waiting, 100) for t in scene.tenants if t.waiting}
         streams = wanted_streams(given, room, scene.rates)
         if not streams:
             return []

@@ -10,7 +10,7 @@ from harness_common.core.rules import TABLE
 NOT_REACHED: Final = {
     ("waiting_tool", kind): "nothing makes a run wait for a tool yet"
     for kind in ("CancelRequested", "PauseRequested", "ResumeRequested", "Steered", "TimerDue")
-}
+} | {("queued", "ResumeRequested"): "a queued run that is asked to pause does so at once"}
 """Legal pairs that no script reaches, and why. A pair that is reached must leave this list."""
 
 FAULTS: Final = (

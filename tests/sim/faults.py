@@ -24,7 +24,7 @@ class Faults:
     def __init__(self, sim: Sim) -> None:
         self.sim, self.world, self.rng = sim, sim.world, sim.world.rng
         rng = self.rng
-        self.until_s = rng.uniform(2.5, 8.0)
+        self.until_s = rng.uniform(2.0, 6.5)
         self.api_forgets = 0.0
         share = 0.0 if rng.random() < 0.08 else rng.choice((0.15, 0.3, 0.6))
         kinds = [kind for kind in KINDS if rng.random() < share]
@@ -50,6 +50,7 @@ class Faults:
         self.world.weather = Weather()
         self.sim.bus.weather = BellWeather()
         self.api_forgets = 0.0
+        self.sim.audit.at_claim = None
         self.world.log("faults are over")
 
     def _note(self, kind: str, *about: object) -> None:

@@ -238,11 +238,12 @@ class Fleet(Tables):
                 continue
             w = self.workers.get(r["claimed_by"])
             if w is None or w["died_at"] is not None:
-                more = {"worker_name": None, "died_why": None, "solo": None, "now": now}
+                more = {"worker_name": None, "died_why": None, "solo": None, "late": False}
                 if w is not None:
                     more |= {"worker_name": w["name"], "died_why": w["died_why"]}
+                    more["late"] = r["claimed_at"] > w["died_at"]
                     more["solo"] = self._was_alone(r, w) or self.mutate == "solo"
-                out.append(r | more)
+                out.append(r | more | {"now": now})
         return out[:batch]
 
     def _was_alone(self, row: Row, worker: Row) -> bool:

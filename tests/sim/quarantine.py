@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tests.sim.sim import Sim
     from tests.sim.worker import Worker
 
-LOOK_S: Final = 1.0
-HURRIED_LOOK_S: Final = 0.25
+LOOK_S: Final = 2.0
+HURRIED_LOOK_S: Final = 0.5
 HURRY_S: Final = 1.0
 LINGER_S: Final = 2.0
 
@@ -39,6 +39,10 @@ class Quarantine:
     def hurry(self) -> None:
         """Look now, and often for a while: a process died."""
         self._hurry_until = self.world.s + HURRY_S
+        self.watch()
+
+    def watch(self) -> None:
+        """Look now: some process was declared dead."""
         if self._task is None:
             self._task = self.world.spawn(self.proc, self._watch)
         else:

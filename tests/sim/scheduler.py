@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.sim.sim import Sim
 
 OVERDUE_AGAIN_S = 30.0
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 1.5
 BATCH = 200
 REAP_BATCH = 50
 
@@ -217,7 +217,15 @@ class Scheduler(Admitting):
         moves = [
             (
                 run_from_row(row),
-                [loss(row["claimed_by"], row["worker_name"], row["died_why"], solo=row["solo"])],
+                [
+                    loss(
+                        row["claimed_by"],
+                        row["worker_name"],
+                        row["died_why"],
+                        solo=row["solo"],
+                        late=row["late"],
+                    )  # fmt: skip
+                ],
             )
             for row in rows
         ]

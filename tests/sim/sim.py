@@ -57,14 +57,14 @@ class Result:
 class Sim:
     """The platform of one seed."""
 
-    lease_s = 3.0
-    renew_s = 1.0
+    lease_s = 4.5
+    renew_s = 1.5
     step_limit_s = 20.0
     inline_s = 5.0
     turn_s = 0.5
-    tick_s = 0.25
-    idle_tick_s = 1.0
-    leader_ttl_s = 4.0
+    tick_s = 0.5
+    idle_tick_s = 1.5
+    leader_ttl_s = 6.0
     ring_after_s = 5.0
     ring_after_max_s = 10.0
     snapshot_every = 4
@@ -81,6 +81,7 @@ class Sim:
         self.bus = Bus(world, self.redis, self.lease_s)
         self.store.minted = self.bus.mint
         self.audit.postgres = self.postgres
+        self.audit.at_death = lambda: self.quarantine.watch()
         self.pairs: Counter[tuple[str, str]] = Counter()
         self.counts: Counter[str] = self.audit.happened
         self.plans: dict[UUID, Plan] = {}
@@ -104,25 +105,27 @@ class Sim:
         """Two tenants with little room, and what they submit."""
         rng, world = self.rng, self.world
         tenants = [world.uuid(), world.uuid()]
-        self.audit.limit = rng.randint(2, 4)
+        self.audit.limit = rng.choice((2, 3, 6))
         self.scheduler_settings = SchedulerSettings(max_running=self.audit.limit)
         for tenant_id in tenants:
-            slot = self.store.slots[tenant_id] = first_slot(tenant_id, rng.randint(1, 3))
+            slot = self.store.slots[tenant_id] = first_slot(tenant_id, rng.choice((1, 2, 4)))
             if rng.random() < 0.1:
                 slot["steps_per_s"] = rng.choice((2.0, 5.0))
             if rng.random() < 0.1:
                 slot["starts_per_s"] = 1.0
-        for _ in range(3 if rng.random() < 0.9 else 4):
+        left = 3 if rng.random() < 0.9 else 4
+        while left > 0:
             plan = make_plan(rng, self.faults.until_s)
+            left -= plan.runs
             tenant_id, run_id = tenants[rng.random() < 0.3], world.uuid()
             self.plans[run_id] = plan
             self.people += 1
             world.at(plan.starts_s, self._submit, tenant_id, run_id, plan)
 
     def _fleet(self) -> None:
-        for n in range(2 if self.rng.random() < 0.7 else 3):
+        for n in range(2 if self.rng.random() < 0.85 else 3):
             self.add_worker(f"worker-{n}")
-        for n in range(2):
+        for n in range(1 if self.rng.random() < 0.5 else 2):
             self.add_scheduler(f"scheduler-{n}")
         self.world.at(0.5, self._watch)
 

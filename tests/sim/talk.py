@@ -1,5 +1,6 @@
-"""What a run's messages must be: every call answered right after it, in the order asked, by what the
-ledger holds; a child's result that of its own child; every word of a person said once, in order.
+"""What a run's messages must be: every call answered right after it, in the order asked, by what
+the ledger holds; a child's result that of its own child; every word of a person said once, in
+order.
 """
 
 from __future__ import annotations

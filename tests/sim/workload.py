@@ -51,6 +51,11 @@ class Plan:
     behind: bool = False
     """Starts in the session of the run before it."""
 
+    @property
+    def runs(self) -> int:
+        """Count the run and its children."""
+        return 1 + sum(c.child is not None for t in self.turns for c in t.calls)
+
     def turn(self, n: int) -> Turn:
         """Return the answer after `n` answers; past the script the model has nothing to ask."""
         return self.turns[n] if n < len(self.turns) else Turn()

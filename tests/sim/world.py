@@ -24,18 +24,19 @@ US: Final = 1_000_000
 
 
 class Id(UUID):
-    """A UUID whose hash is computed once: the tables of the simulator look them up all the time."""
+    """A UUID that is hashed by identity: the tables of the simulator look them up all the time, and
+    hand round the same object.
+    """
 
-    __slots__ = ("_hash",)
-    _hash: int
+    __slots__ = ()
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __init__(self, value: int) -> None:
         object.__setattr__(self, "int", value)
         object.__setattr__(self, "is_safe", SafeUUID.unknown)
-        object.__setattr__(self, "_hash", hash(value))
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __eq__(self, other: object) -> bool:
+        return self is other or UUID.__eq__(self, other)
 
 
 class Violation(Exception):
@@ -131,10 +132,10 @@ class Weather:
     lose_request: float = 0.0
     lose_reply: float = 0.0
     late: float = 0.0
+    total: float = field(init=False)
 
-    @property
-    def total(self) -> float:
-        return self.lose_request + self.lose_reply + self.late
+    def __post_init__(self) -> None:
+        self.total = self.lose_request + self.lose_reply + self.late
 
 
 class World:
@@ -142,6 +143,7 @@ class World:
 
     def __init__(self, seed: int, *, keep_trace: int = 0) -> None:
         self.rng = Random(seed)
+        self.random = self.rng.random
         self.now = 0
         self.heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self.n = 0
@@ -254,29 +256,31 @@ class World:
     # The network
 
     def _ask(self, task: Task, call: Call) -> None:
-        server, weather = call.server, self.weather
-        lag = 0.0002 + 0.002 * self.rng.random()
-        if task.proc.cut.get(server.name, 0) > self.now:
+        server, weather, proc = call.server, self.weather, task.proc
+        lag, lose_reply = 200 + int(2000 * self.random()), False
+        if proc.cut and proc.cut.get(server.name, 0) > self.now:
             self.at(call.timeout_s, self.resume, task, task.wait, None, server.gone())
             return
-        lose_reply = False
-        if weather.total and (dice := self.rng.random()) < weather.total:
+        if weather.total and (dice := self.random()) < weather.total:
             if dice < weather.lose_request:
                 self.faults[f"{server.name} request lost"] += 1
-                self.log("FAULT", server.name, "loses a request of", task.proc.name)
+                self.log("FAULT", server.name, "loses a request of", proc.name)
                 self.at(call.timeout_s, self.resume, task, task.wait, None, server.gone())
                 return
             lose_reply = dice < weather.lose_request + weather.lose_reply
             if not lose_reply:
                 self.faults[f"{server.name} request late"] += 1
-                lag += call.timeout_s * 2 * self.rng.random() ** 2
-                self.log("FAULT", server.name, f"is {lag:.3f} s late for", task.proc.name)
+                lag += int(call.timeout_s * 2 * self.random() ** 2 * US)
+                self.log("FAULT", server.name, f"is {lag / US:.3f} s late for", proc.name)
                 self.at(call.timeout_s, self.resume, task, task.wait, None, server.gone())
         self.flying += 1
-        self.at(lag, self._serve, task, task.wait, call, lose_reply)
+        self.n += 1
+        heappush(
+            self.heap, (self.now + lag, self.n, self._serve, (task, task.wait, call, lose_reply))
+        )
 
     def _serve(self, task: Task, wait: int, call: Call, lose_reply: bool) -> None:
-        server, proc = call.server, task.proc
+        server, cut = call.server, task.proc.cut
         self.flying -= 1
         if server.down_until > self.now:
             self.at(0.02, self.resume, task, wait, None, server.gone())
@@ -289,14 +293,14 @@ class World:
         except HarnessError as raised:
             error = raised
         self.caller = None
-        if lose_reply or proc.cut.get(server.name, 0) > self.now:
+        if lose_reply or (cut and cut.get(server.name, 0) > self.now):
             if lose_reply:
                 self.faults[f"{server.name} reply lost"] += 1
-                self.log("FAULT", server.name, "loses a reply to", proc.name)
+                self.log("FAULT", server.name, "loses a reply to", task.proc.name)
             self.at(call.timeout_s, self.resume, task, wait, None, server.gone())
             return
         self.n += 1
-        when = self.now + 200 + int(2000 * self.rng.random())
+        when = self.now + 200 + int(2000 * self.random())
         reply = (task, wait, server, server.epoch, value, error)
         heappush(self.heap, (when, self.n, self._reply, reply))
 
