@@ -63,6 +63,7 @@ class Auditor:
         """Runs that were asked to pause, and not to go on."""
         self.steered: dict[UUID, list[str]] = {}
         self.held_at_death: dict[UUID, list[UUID]] = {}
+        self.forsaken_since: dict[UUID, tuple[int, int]] = {}
         self.happened: Counter[str] = Counter()
         self.limit = 0
         self.at_death: Callable[[], None] = lambda: None
@@ -111,6 +112,17 @@ class Auditor:
             self.steered.setdefault(run_id, []).append(one.text)
         if self.world.trace is not None:
             self.world.log("pg     asked", name(run_id), type(one).__name__)
+
+    def forsaken(self, children: list[UUID]) -> None:
+        """A leader sees children that go on without their parent: it stops them in that tick, so
+        that it does not see them for long.
+        """
+        now = self.world.now
+        for child in children:
+            since, n = self.forsaken_since.get(child, (now, 0))
+            self.forsaken_since[child] = (since, n + 1)
+            if n >= 8 and now - since > 3 * US:
+                raise Violation("children", f"run {child} goes on without its parent")
 
     def ended(self, worker: UUID, held: list[UUID]) -> None:
         """A process was killed with this in hand."""
@@ -362,10 +374,6 @@ class Auditor:
                 moved = max(moved, int(self.not_before.get(run_id, 0.0) * US))
             if status == "waiting_children":
                 moved = self._joins_at(run_id, r)
-            if r["parent_run_id"] is not None and not r["cancel_requested"]:
-                over = self.store.runs[r["parent_run_id"]]["finished_at"]
-                if over is not None and now - max(_us(over), since) > bound:
-                    raise Violation("children", f"run {run_id} goes on without its parent")
             quiet = now - max(moved, since)
             busy = r["ghost"] in self.active
             if not (quiet <= bound or (busy and quiet <= 3 * bound)):

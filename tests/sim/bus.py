@@ -112,10 +112,17 @@ class Bus:
             return
         if dice < weather.lose + weather.double:
             world.faults["bell doubled"] += 1
-            world.at(lag + world.rng.random(), self._deliver, run_id, version, queue, self.flushes)
+            world.at(
+                lag + 5.0 * world.rng.random() ** 2,
+                self._deliver,
+                run_id,
+                version,
+                queue,
+                self.flushes,
+            )
         elif dice < weather.lose + weather.double + weather.delay:
             world.faults["bell delayed"] += 1
-            lag += 3.0 * world.rng.random()
+            lag += 8.0 * world.rng.random() ** 2
         world.at(lag, self._deliver, run_id, version, queue, self.flushes)
 
     def _deliver(self, run_id: UUID, version: int, queue: str, flushes: int) -> None:

@@ -28,7 +28,15 @@ class Faults:
         self.api_forgets = 0.0
         share = 0.0 if rng.random() < 0.08 else rng.choice((0.15, 0.3, 0.6))
         kinds = [kind for kind in KINDS if rng.random() < share]
+        if rng.random() < 0.2:
+            kinds += ["fail_power"] * 3
+        self.needs_standby = "freeze_leader" in kinds
+        if {"freeze_leader", "usurp", "outlast"} & set(kinds):
+            self.until_s = max(self.until_s, 7.0)  # they take longer than a lease
         for kind in kinds:
+            if kind in LONG:
+                self.world.at(rng.random() * 1.5, self._strike, kind)
+                continue
             for _ in range(rng.randint(1, 2)):
                 self.world.at(rng.random() * self.until_s, self._strike, kind)
         if rng.random() < share:
@@ -109,7 +117,16 @@ class Faults:
             self._strike_at(worker.proc, 10, partial(self._freeze, worker.proc, "worker"))
 
     def _freeze(self, proc: Process, what: str) -> None:
-        s = self._for_s(0.5, 9.0)
+        self._sleep(proc, what, self._for_s(0.5, 9.0))
+
+    def usurp(self) -> None:
+        """A worker sleeps longer than its lease, and Redis forgets before the next one begins."""
+        if (worker := self._worker()) is not None:
+            s = self.sim.lease_s + self.rng.uniform(0.5, 2.5)
+            self._strike_at(worker.proc, 6, partial(self._sleep, worker.proc, "worker", s))
+            self.world.at(self.sim.lease_s - 0.5, self.flush_redis)
+
+    def _sleep(self, proc: Process, what: str, s: float) -> None:
         self._note(f"{what} frozen", proc.name, f"{s:.2f} s")
         proc.frozen_until = proc.thawed_at = self.world.now + int(s * US)
 
@@ -159,6 +176,12 @@ class Faults:
         if (proc := self._scheduler()) is not None:
             self._strike_at(proc, 8, partial(self._freeze, proc, "scheduler"))
 
+    def freeze_leader(self) -> None:
+        """A leader that sleeps until another leads, in the middle of whatever it does."""
+        if (proc := self._scheduler()) is not None:
+            s = self.sim.leader_ttl_s + self.rng.uniform(0.3, 1.5)
+            self._strike_at(proc, 8, partial(self._sleep, proc, "scheduler", s))
+
     def cut_scheduler(self) -> None:
         """A black hole between a scheduler and one of the servers."""
         if (proc := self._scheduler()) is not None:
@@ -195,6 +218,12 @@ class Faults:
         self._note("postgres unreachable", f"{s:.2f} s")
         self.sim.postgres.go_down(self.world.now, s)
 
+    def outlast(self) -> None:
+        """Postgres is away for longer than a lease: nobody can be heard."""
+        s = self.sim.lease_s + self.rng.uniform(0.0, 1.5)
+        self._note("postgres unreachable", f"{s:.2f} s")
+        self.sim.postgres.go_down(self.world.now, s)
+
     def flush_redis(self) -> None:
         self._note("redis flushed")
         self.sim.bus.flush()
@@ -225,5 +254,8 @@ KINDS: Final[dict[str, Callable[[Faults], None]]] = {
         Faults.cut_worker_from_postgres, Faults.cut_worker_from_redis, Faults.kill_scheduler,
         Faults.freeze_scheduler, Faults.cut_scheduler, Faults.crash_postgres, Faults.fail_power,
         Faults.lose_postgres, Faults.flush_redis, Faults.restart_redis, Faults.lose_redis,
+        Faults.usurp, Faults.freeze_leader, Faults.outlast,
     )
 }  # fmt: skip
+LONG: Final = frozenset({"usurp", "freeze_leader", "outlast"})
+"""Kinds that take longer than a lease, and strike early."""

@@ -188,6 +188,8 @@ class Fleet(Tables):
                 if w["stopping_at"] is None and w["seen_at"] > since:
                     capacity += w["concurrency"]
         out = self._look_at_runs(living)
+        if out["forsaken"]:
+            self.audit.forsaken(self.forsaken())
         due = out["due_in_s"]
         out["due_in_s"] = None if due is None else (due - now).total_seconds()
         return out | {
@@ -242,7 +244,7 @@ class Fleet(Tables):
                 if w is not None:
                     more |= {"worker_name": w["name"], "died_why": w["died_why"]}
                     more["late"] = r["claimed_at"] > w["died_at"]
-                    more["solo"] = self._was_alone(r, w) or self.mutate == "solo"
+                    more["solo"] = self._was_alone(r, w)
                 out.append(r | more | {"now": now})
         return out[:batch]
 

@@ -27,7 +27,6 @@ MUTATIONS: Final = {
     "watch": "silence counts although Postgres was away",
     "seq": "an intent does not take an event number",
     "suspect": "any process may claim a run whose processes died",
-    "solo": "every death is taken for the run's own doing",
     "child": "a call does not look for the child that it has already",
     "forsaken": "nobody stops the children of a run that has ended",
     "join": "a parent that waits for its children is not woken",

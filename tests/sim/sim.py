@@ -57,14 +57,14 @@ class Result:
 class Sim:
     """The platform of one seed."""
 
-    lease_s = 4.5
-    renew_s = 1.5
+    lease_s = 3.0
+    renew_s = 1.0
     step_limit_s = 20.0
     inline_s = 5.0
     turn_s = 0.5
     tick_s = 0.5
-    idle_tick_s = 1.5
-    leader_ttl_s = 6.0
+    idle_tick_s = 1.0
+    leader_ttl_s = 4.0
     ring_after_s = 5.0
     ring_after_max_s = 10.0
     snapshot_every = 4
@@ -125,7 +125,7 @@ class Sim:
     def _fleet(self) -> None:
         for n in range(2 if self.rng.random() < 0.85 else 3):
             self.add_worker(f"worker-{n}")
-        for n in range(1 if self.rng.random() < 0.5 else 2):
+        for n in range(1 if self.rng.random() < 0.6 and not self.faults.needs_standby else 2):
             self.add_scheduler(f"scheduler-{n}")
         self.world.at(0.5, self._watch)
 

@@ -68,13 +68,14 @@ class Tables:
         """Return how to forget what is written to a run from now on."""
         row, slots = dict(self.runs[run_id]), dict(self.slots[self.runs[run_id]["tenant_id"]])
         n_events, n_messages = len(self.events[run_id]), len(self.messages[run_id])
-        steps = dict(self.checkpoints[run_id])
+        steps, n_inputs = dict(self.checkpoints[run_id]), len(self.inputs[run_id])
         calls = {k: [dict(c) for c in v] for k, v in self.calls.items() if k[0] == run_id}
 
         def undo() -> None:
             self.runs[run_id] = row
             self.slots[row["tenant_id"]].update(slots)
             del self.events[run_id][n_events:], self.messages[run_id][n_messages:]
+            del self.inputs[run_id][n_inputs:]
             self.checkpoints[run_id] = steps
             for key in [k for k in self.calls if k[0] == run_id]:
                 del self.calls[key]

@@ -142,7 +142,7 @@ def _spawn(rng: Random) -> CallPlan:
 
 def _kills(rng: Random) -> list[Turn]:
     """A call that kills its process, some times or always."""
-    return [Turn((CallPlan("kill", _s(rng, 0.02, 0.3), {"times": rng.choice((1, 2, 99))}),))]
+    return [Turn((CallPlan("kill", _s(rng, 0.02, 0.3), {"times": rng.choice((1, 2, 3, 99))}),))]
 
 
 SCRIPTS: Final[tuple[Callable[[Random], list[Turn]], ...]] = (

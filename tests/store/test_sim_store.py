@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -16,17 +17,23 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from harness_common.commands import cancel_run
-from harness_common.core.errors import IllegalTransition
+from harness_common.commands import (
+    Parent,
+    answer_run,
+    cancel_run,
+    pause_run,
+    resume_run,
+    steer_run,
+)
+from harness_common.core.errors import Conflict, IllegalTransition
 from harness_common.core.inputs import (
     Admit,
     Input,
-    OwnerLost,
     Released,
     StepDone,
     StepFailed,
-    TimerDue,
 )
+from harness_common.core.liveness import loss
 from harness_common.core.message import loads
 from harness_common.core.rules import advance
 from harness_common.core.step import (
@@ -36,25 +43,31 @@ from harness_common.core.step import (
     ToolsDone,
     ToolsUnknown,
     ToolsWaiting,
+    Wait,
 )
 from harness_common.core.tool_call import CallStatus
+from harness_common.store import json_codec
 from harness_common.store.apply import NextClaim, StepRecord, Write, apply
 from harness_common.store.claim import Want, claim
 from harness_common.store.db import Database
-from harness_common.store.rows import StoredRun
+from harness_common.store.rows import StoredRun, run_from_row
+from harness_worker.scheduler.wake import inputs_when_due
 from tests.sim import api
 from tests.sim.store import Store
+from tests.sim.tables import first_slot
 from tests.sim.world import EPOCH, US, Violation, World
 from tests.store.play import Play, make_tenant, say, sql
 
-COMMANDS = 40
+COMMANDS = 50
 LONG = timedelta(hours=1)
 NAMES = ("read", "write", "write")
+CONCURRENCY = (1, 200)
 RUN = (
     "status", "version", "step", "next_kind", "turn", "failures", "limited", "deaths", "messages",
     "started", "cancel_requested", "fence", "claim_id", "claimed_by", "committed_by",
     "last_input_n", "attempt", "rings", "next_seq", "stop_reason", "output", "input_tokens",
-    "cost_usd", "not_before",
+    "cost_usd", "not_before", "pause_requested", "waiting", "turn_at", "memo", "held_for",
+    "concurrency_key", "parent_step", "parent_idx",
 )  # fmt: skip
 CALL = (
     "step", "idx", "name", "status", "attempt", "attempt_id", "result", "effect", "tool_version",
@@ -77,10 +90,7 @@ class Both:
         self.play = Play(db, tenant_id)
         self.world = World(0)
         self.store = Store(self.world, Quiet(), mutate)  # type: ignore[arg-type]
-        self.store.slots[tenant_id] = {
-            "tenant_id": tenant_id, "running": 0, "max_running": 2, "granted": 2,
-            "last_admitted_at": None,
-        }  # fmt: skip
+        self.store.slots[tenant_id] = first_slot(tenant_id, 2, 2)
         self.workers = [uuid4(), uuid4()]
         self.handles: list[StoredRun] = []
         """Runs as some owner saw them: the last of each is fresh, the others are stale."""
@@ -101,15 +111,34 @@ class Both:
     async def begin(self) -> None:
         for n, worker in enumerate(self.workers):
             await self.db.fetch("worker_register", _worker(worker, n))
-            self.store.worker_register(worker, f"w{n}")
+            self.store.worker_register(worker, f"w{n}", CONCURRENCY[n])
         await self.start()
 
     async def start(self) -> None:
         if len(self.runs) >= 4:
             return
-        run_id = await self.play.start()
+        more: dict[str, Any] = {}
+        asked = api.Start()
+        if self.rng.random() < 0.3:
+            more, asked = {"concurrency_key": "k"}, api.Start(key="k")
+        parent = self._waiting_call()
+        if parent is not None:
+            more["parent"] = Parent(parent.run_id, parent.step, parent.index, 1)
+            asked = replace(asked, parent=parent)
+        run_id = await self.play.start(**more)
         state = (await self.play.read(run_id)).state
-        api.start(self.store, advance, self.tenant_id, run_id, state.limits, state.retry)
+        asked = replace(asked, limits=state.limits, retry=state.retry)
+        api.start(self.store, advance, self.tenant_id, run_id, asked)
+        self.store.runs[run_id]["turn_at"] = state.turn_at
+
+    def _waiting_call(self) -> api.Parent | None:
+        """Find a call that waits for a child and has none."""
+        for run_id, row in self.store.runs.items():
+            if row["status"] == "waiting_children" and not self.store.child(
+                run_id, row["step"] + 1, 0
+            ):
+                return api.Parent(run_id, row["step"] + 1, 0)
+        return None
 
     async def claim(self) -> None:
         run_id, worker = self.rng.choice(self.runs), self.rng.choice(self.workers)
@@ -135,24 +164,30 @@ class Both:
             Failure("limited", "429", "slow down", retry_after_s=3600.0),
             Failure("permanent", "NO", "no"),
         )
-        if rng.random() < 0.2:
+        if rng.random() < 0.1:
             return [StepFailed(rng.choices(failures, (6, 3, 1))[0], self.world.time(), 0.5)]
-        if rng.random() < 0.1:
+        if rng.random() < 0.05:
             return [Released("stops")]
-        if rng.random() < 0.1:
+        if rng.random() < 0.05:
             return [StepDone(StepCancelled(), self.world.time())]
         if run.state.next_kind == "model":
-            tools = NAMES if rng.random() < 0.8 else ()
+            tools = NAMES if rng.random() < 0.95 else ()
             return [StepDone(say(tools=tools), self.world.time())]
         done = tuple(_outcome(i) for i in range(len(NAMES)))
-        waits = CallOutcome(
-            0, "call_0", "read", CallStatus.RUNNING, "", resume_at=self.world.time() + LONG
-        )
+        until = self.world.time() + LONG
+        waits = [
+            replace(_outcome(0), status=CallStatus.RUNNING, content="", resume_at=w.until, wait=w)
+            for w in (
+                Wait(0, "time", until), Wait(0, "input", None, {"question": "?"}),
+                Wait(0, "input", until, {"question": "?"}), Wait(0, "child", None, {}),
+            )
+        ]  # fmt: skip
         results = (
             ToolsDone(done), ToolsUnknown(done[:1], (1,)),
-            ToolsWaiting(self.world.time() + LONG, (waits, *done[1:]), (0,)),
+            *(ToolsWaiting((one, *done[1:])) for one in waits),
         )  # fmt: skip
-        return [StepDone(rng.choice(results), self.world.time())]
+        over = rng.random() < 0.2
+        return [StepDone(rng.choice(results), self.world.time(), turn_over=over)]
 
     async def settle(self) -> None:
         """Commit from a handle: a stale one as often as not."""
@@ -189,10 +224,45 @@ class Both:
             self.handles.append(real.run)
 
     async def cancel(self) -> None:
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.2:
             run_id = self.rng.choice(self.runs)
             await cancel_run(self.db, self.tenant_id, run_id, by="user")
             api.cancel(self.store, advance, run_id)
+
+    async def control(self) -> None:
+        """Pause, resume, answer or steer; what one side refuses the other refuses too."""
+        run_id, db, tenant_id = self.rng.choice(self.runs), self.db, self.tenant_id
+        what = self.rng.choice(("pause", "resume", "resume", "answer", "answer", "steer"))
+        before = len(self.store.inputs[run_id])
+        changed = False
+        try:
+            match what:
+                case "pause":
+                    changed = (await pause_run(db, tenant_id, run_id, by="user")).changed
+                case "resume":
+                    changed = (await resume_run(db, tenant_id, run_id, by="user")).changed
+                case "answer":
+                    asked = await answer_run(
+                        db, tenant_id, run_id, text="yes", call=None, by="user"
+                    )
+                    changed = asked.changed
+                case "steer":
+                    asked = await steer_run(db, tenant_id, run_id, text="left", by="user")
+                    changed = asked.changed
+        except Conflict:
+            changed = False
+        if what in {"answer", "steer"}:
+            text = {"answer": "yes", "steer": "left"}[what]
+            getattr(api, what)(self.store, advance, run_id, text)
+        else:
+            getattr(api, what)(self.store, advance, run_id)
+        assert changed == (len(self.store.inputs[run_id]) > before), what
+
+    async def release(self) -> None:
+        """Let go of what a concurrency key holds back."""
+        params = {"tenant_id": UUID(int=0), "key": "", "keys": 200, "most": 500}
+        (row,) = await self.db.fetch("release_keys", params)
+        assert row["released"] == self.store.release_keys()
 
     async def pick(self) -> None:
         """Admit what is queued, or wake what is due."""
@@ -202,25 +272,39 @@ class Both:
             params["now"] = self.world.time()
             ours = self.store.wake_pick(self.tenant_id, 1, self.world.time())
         else:
-            ours = self.store.admit_pick(self.tenant_id, 1)
+            streams = [
+                {
+                    "tenant_id": self.tenant_id, "rank": 0, "queue": "steps.default",
+                    "started": started, "room": 1, "queue_room": 1,
+                }
+                for started in (True, False)
+            ]  # fmt: skip
+            params = {"streams": json_codec.dumps_text(streams)}
+            ours = self.store.admit_pick(streams)
         rows = await self.db.fetch(name, params)
         assert [r["id"] for r in rows] == [r["id"] for r in ours]
-        for row in rows:
+        for row, our in zip(rows, ours, strict=True):
             run = await self.play.read(row["id"])
-            woken: list[Input] = [] if name == "admit_pick" else [TimerDue()]
-            also: list[Input] = [Admit()] if self.rng.random() < 0.8 or not woken else []
-            await self._write(run, woken + also)
+            if name == "admit_pick":
+                await self._write(run, [Admit()])
+                continue
+            assert row["children_done"] == our["children_done"]
+            has_room = self.rng.random() < 0.8
+            await self._write(run, inputs_when_due(row, self.world.time(), has_room))
 
     async def recover(self) -> None:
         """Find claims of dead workers, and clear one."""
-        rows = await self.db.fetch("orphans", {"batch": 10})
-        ours = {r["run_id"]: r for r in self.store.orphans(10)}
-        assert {r["run_id"] for r in rows} == set(ours)
+        rows = await self.db.fetch("orphans", {"batch": 10, "skipped": []})
+        ours = {r["id"]: r for r in self.store.orphans(10)}
+        assert {r["id"] for r in rows} == set(ours)
         for row in rows[:1]:
-            assert (row["claim_id"], row["name"]) == (
-                ours[row["run_id"]]["claim_id"], ours[row["run_id"]]["name"],
+            names = ("claim_id", "worker_name", "solo", "late")
+            assert {n: row[n] for n in names} == {n: ours[row["id"]][n] for n in names}
+            lost = loss(
+                row["claimed_by"], row["worker_name"], row["died_why"],
+                solo=row["solo"], late=row["late"],
             )  # fmt: skip
-            await self._write(await self.play.read(row["run_id"]), [OwnerLost("w", "died")])
+            await self._write(run_from_row(row), [lost])
 
     async def intend(self) -> None:
         if not self.handles:
@@ -272,7 +356,7 @@ class Both:
         after_s = self.rng.choice((-1.0, 3600.0))
         params = {
             "worker": worker, "held": 0, "claims": claims, "queue_age_s": 0.0,
-            "orphan_after_s": after_s,
+            "orphan_after_s": after_s, "throttle_ends_after_s": 60.0,
         }  # fmt: skip
         real = await self.db.fetch("heartbeat", params)
         ours = self.store.heartbeat(worker, claims, 0.0, after_s)
@@ -333,13 +417,17 @@ class Both:
         """Compare all that can be seen."""
         (look,) = await self.db.fetch("look", {"lease_s": 3600.0})
         ours = self.store.look(3600.0)
-        for name in ("queued", "stale", "orphaned", "ungranted"):
+        for name in ("queued", "keyed", "stale", "orphaned", "ungranted", "forsaken", "capacity",
+                     "granted"):  # fmt: skip
             assert look[name] == ours[name], name
         due, our_due = look["due_in_s"], ours["due_in_s"]
         assert (due is None) == (our_due is None)
         assert due is None or abs(due - our_due) < 5.0
-        (slot,) = await sql(self.db, "SELECT running FROM tenant_slots")
-        assert slot["running"] == self.store.slots[self.tenant_id]["running"]
+        (slot,) = await sql(self.db, "SELECT running, used_s, turn_sum FROM tenant_slots")
+        our_slot = self.store.slots[self.tenant_id]
+        assert slot["running"] == our_slot["running"]
+        assert abs(slot["turn_sum"] - our_slot["turn_sum"]) < 1.0
+        assert abs(slot["used_s"] - our_slot["used_s"]) < 1.0
         seen = await self._rows("SELECT *, id AS run_id FROM runs")
         events = await self._rows("SELECT run_id, seq, type FROM events ORDER BY seq")
         steps = await self._rows("SELECT run_id, step, delta FROM checkpoints ORDER BY step")
@@ -371,7 +459,7 @@ def _outcome(index: int) -> CallOutcome:
 def _worker(worker: UUID, n: int) -> dict[str, Any]:
     return {
         "worker": worker, "name": f"w{n}", "host": "h", "pid": 1, "queues": ["steps.default"],
-        "concurrency": 1, "version": "",
+        "concurrency": CONCURRENCY[n], "version": "",
     }  # fmt: skip
 
 
@@ -387,7 +475,8 @@ def _set(rows: list[dict[str, Any]], names: tuple[str, ...]) -> set[tuple[Any, .
 
 
 EMPTY = (
-    "tool_calls", "events", "checkpoints", "messages", "inputs", "runs", "workers", "leader",
+    "tool_calls", "events", "checkpoints", "messages", "inputs", "runs", "sessions",
+    "workers", "leader",
     "tenant_slots",
 )  # fmt: skip
 
@@ -400,9 +489,10 @@ async def play_both(db: Database, seed: int, mutate: str = "") -> Both:
     tenant_id = await make_tenant(db, max_running=2, granted=2)
     both = Both(db, tenant_id, rng, mutate)
     commands: list[Callable[[], Awaitable[None]]] = [
-        both.start, both.claim, both.claim, both.claim, both.settle, both.settle, both.settle,
-        both.cancel, both.pick, both.pick, both.recover, both.intend, both.intend,
-        both.close_call, both.beat, both.die, both.hurry, both.ring,
+        both.start, both.start, both.claim, both.claim, both.claim, both.claim, both.settle,
+        both.settle, both.settle, both.settle, both.cancel, both.control, both.release, both.pick,
+        both.pick, both.pick, both.recover, both.intend, both.intend, both.close_call, both.beat,
+        both.die, both.hurry, both.ring,
     ]  # fmt: skip
     await both.now()
     await both.begin()
@@ -423,7 +513,10 @@ async def _play_many(db: Database, seeds: range, mutate: str = "") -> None:
     for seed in seeds:
         both = await play_both(db, seed, mutate)
         seen |= both.seen
-    assert seen >= {"queued", "running", "delayed", "waiting_approval", "succeeded", "cancelled"}
+    assert seen >= {
+        "queued", "running", "delayed", "waiting_approval", "waiting_input", "waiting_children",
+        "paused", "succeeded", "cancelled",
+    }  # fmt: skip
 
 
 async def test_the_simulated_store_does_what_postgres_does(db):
