@@ -88,8 +88,8 @@ def loss(
     late: bool = False,
 ) -> OwnerLost | Released:
     """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death. Nor
-    is a claim that it took after it had been taken for dead (`late`), wrongly then: one cut must not
-    count as two deaths.
+    is a claim that it took after it had been taken for dead (`late`), wrongly then: one cut must
+    not count as two deaths.
     """
     if name is None:
         return Released(f"its worker {claimed_by} is not known")

@@ -152,8 +152,9 @@ def gate(seeds: Sequence[int], seconds: float, as_json: bool) -> int:
     else:
         summary(green)
     red = sum(one["violation"] is not None for one in seen.values())
-    tell(f"gate: {'FAILED' if failed else 'passed'}; {red} of {len(seen)} mutations were seen, "
-         f"{green.seeds} seeds, {sum(map(len, green.violations.values()))} of them red; {spent} s")  # fmt: skip
+    reds = sum(map(len, green.violations.values()))
+    tell(f"gate: {'FAILED' if failed else 'passed'}: {red} of {len(seen)} mutations were seen, "
+         f"{green.seeds} seeds, {reds} of them red; {spent} s")  # fmt: skip
     return int(failed)
 
 

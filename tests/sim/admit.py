@@ -66,10 +66,14 @@ class Admitting:
     def _release(self, look: dict[str, Any]) -> Code:
         done, store, term = 0, self.store, self.term or 0
         if look["behind"]:
-            done += yield self.pg(lambda: (store.lead_check(term), store.release_sessions())[1])
+            done += yield self.pg(lambda: self._held_to(term, store.release_sessions))
         if look["keyed"] or done:
-            done += yield self.pg(lambda: (store.lead_check(term), store.release_keys())[1])
+            done += yield self.pg(lambda: self._held_to(term, store.release_keys))
         return done
+
+    def _held_to(self, term: int, release: Callable[[], int]) -> int:
+        self.store.lead_check(term)
+        return release()
 
     # admit.AdmitLoop
 

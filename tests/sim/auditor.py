@@ -12,7 +12,7 @@ import base64
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import zstandard
@@ -201,9 +201,7 @@ class Auditor:
             row["ghost"] = 0
         if row["cancel_requested"]:
             self.cancelled.add(run_id)
-        for p in t["proposed"]:
-            if p["name"].startswith("write"):
-                self.authorised[run_id, p["step"], p["idx"]] += 1
+        self._calls(run_id, t)
         ended = row["status"] in _TERMINAL
         written = t["events"] if not ended else self.store.events[run_id]
         ends = sum(e["type"] in ev.TERMINAL_EVENTS for e in written)
@@ -213,9 +211,6 @@ class Auditor:
             raise Violation("INV4", "an ended run has an alarm")
         if t["new_claim"] and run_id in self.resting:
             raise Violation("pause", f"run {run_id} goes on, and was asked to pause")
-        for o in t["outcomes"]:
-            if o["error_type"] == "INPUT_TIMEOUT":
-                self.happened["questions expired"] += 1
         if t["slot_delta"]:
             self._turn(row, t)
         if self.world.trace is not None:
@@ -223,6 +218,15 @@ class Auditor:
                 "pg     commit", name(run_id), row["status"], "v", row["version"],
                 "step", row["step"], *(e["type"] for e in t["events"]),
             )  # fmt: skip
+
+    def _calls(self, run_id: UUID, t: Row) -> None:
+        """Note what may have an effect, and the questions that nobody answered."""
+        for p in t["proposed"]:
+            if p["name"].startswith("write"):
+                self.authorised[run_id, p["step"], p["idx"]] += 1
+        for o in t["outcomes"]:
+            if o["error_type"] == "INPUT_TIMEOUT":
+                self.happened["questions expired"] += 1
 
     def _turn(self, row: Row, t: Row) -> None:
         """A turn begins or ends."""

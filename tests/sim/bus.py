@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,7 +34,9 @@ class Bus:
         self.lease_us = int(lease_s * US)
         self.leases: dict[UUID, tuple[str, int]] = {}
         self.marker = False
-        self.counter = 0
+        self.counters: Counter[UUID] = Counter()
+        self.one_queue = False
+        """The mutation "suspect": every doorbell goes to the ordinary queue."""
         self.flushes = 0
         self.run_id = 0
         """Redis' own id: another after each restart."""
@@ -44,7 +47,8 @@ class Bus:
     def flush(self) -> None:
         """FLUSHALL: leases, queues and the marker are gone."""
         self.leases.clear()
-        self.marker, self.counter = False, 0
+        self.marker = False
+        self.counters.clear()
         self.flushes += 1
 
     def restart(self, down_s: float) -> None:
@@ -54,10 +58,10 @@ class Bus:
         self.server.epoch += 1
         self.run_id += 1
 
-    def mint(self) -> int:
+    def mint(self, run_id: UUID) -> int:
         """Count, as INCR does: only the mutation "token" relies on it."""
-        self.counter += 1
-        return self.counter
+        self.counters[run_id] += 1
+        return self.counters[run_id]
 
     # Leases (coord/lease.py)
 
@@ -101,6 +105,7 @@ class Bus:
     def ring(self, ringer: Process, run_id: UUID, version: int, queue: str = QUEUE) -> None:
         """Ring from a process' bell thread: never waits, never raises."""
         world, weather = self.world, self.weather
+        queue = QUEUE if self.one_queue else queue
         if ringer.cut.get("redis", 0) > world.now or self.server.down_until > world.now:
             world.faults["bell not sent"] += 1
             world.log("bell   not sent", run_id.hex[:4], "v", version)

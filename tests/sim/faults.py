@@ -45,8 +45,8 @@ class Faults:
         if rng.random() < share:
             loss = rng.choice((0.05, 0.3))
             sim.bus.weather = BellWeather(loss, loss, loss)
-        if rng.random() < share:
-            sim.bus.weather.signal = 0.7
+        if share and rng.random() < 0.4:
+            sim.bus.weather.signal = 0.9
         if rng.random() < share:
             self.api_forgets = 0.3
         self.world.at(self.until_s, self._calm)

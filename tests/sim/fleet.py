@@ -68,7 +68,7 @@ class Fleet(Tables):
                     or (r["claim_id"] not in claims and r["claimed_at"] < late)
                 )
             ):
-                out.append(
+                out.append(  # noqa: PERF401
                     {
                         "run_id": r["id"], "claim_id": r["claim_id"],
                         "cancel_requested": r["cancel_requested"], "condemned": False, "now": now,

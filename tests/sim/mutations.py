@@ -26,7 +26,7 @@ MUTATIONS: Final = {
     "term": "writes of the scheduler do not compare the leader's term",
     "watch": "silence counts although Postgres was away",
     "seq": "an intent does not take an event number",
-    "suspect": "any process may claim a run whose processes died",
+    "suspect": "a run whose processes died is rung for and claimed like any other",
     "child": "a call does not look for the child that it has already",
     "forsaken": "nobody stops the children of a run that has ended",
     "join": "a parent that waits for its children is not woken",

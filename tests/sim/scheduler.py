@@ -224,7 +224,7 @@ class Scheduler(Admitting):
                         row["died_why"],
                         solo=row["solo"],
                         late=row["late"],
-                    )  # fmt: skip
+                    )
                 ],
             )
             for row in rows

@@ -80,8 +80,9 @@ class Sim:
         self.redis = Server("redis", lambda: RedisGone("no answer"))
         self.bus = Bus(world, self.redis, self.lease_s)
         self.store.minted = self.bus.mint
+        self.bus.one_queue = mutate == "suspect"
         self.audit.postgres = self.postgres
-        self.audit.at_death = lambda: self.quarantine.watch()
+        self.audit.at_death = self._died
         self.pairs: Counter[tuple[str, str]] = Counter()
         self.counts: Counter[str] = self.audit.happened
         self.plans: dict[UUID, Plan] = {}
@@ -100,6 +101,9 @@ class Sim:
         self.faults = Faults(self)
         self._people()
         self._fleet()
+
+    def _died(self) -> None:
+        self.quarantine.watch()
 
     def _people(self) -> None:
         """Two tenants with little room, and what they submit."""
@@ -140,11 +144,14 @@ class Sim:
         worker.start()
         return worker
 
+    def _follow(self, name: str) -> None:
+        self.add_worker(name)
+
     def replace_worker(self, worker: Worker) -> None:
         """Let another process take the place of one that ended; the quarantine has its own way."""
         if not worker.alone:
             pause_s = 0.3 + self.rng.random()
-            self.world.at(pause_s, self.add_worker, next_name(worker.proc.name))
+            self.world.at(pause_s, self._follow, next_name(worker.proc.name))
 
     def add_scheduler(self, name: str) -> None:
         self.schedulers.append(Scheduler(self, Process(name, self.world.uuid())))
@@ -256,6 +263,7 @@ class Sim:
         if run_id not in self.store.runs:
             return None
         n = self.counts["asked"] = self.counts["asked"] + 1
+        done = False
         match act:
             case "steer":
                 done = api.steer(self.store, self.advance, run_id, f"say {n}") is not None

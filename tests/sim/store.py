@@ -48,7 +48,7 @@ class Store(Ledger, Fleet, Admission):
         tat = slot["steps_tat"]
         row["fence"] += 1
         if self.mutate == "token":
-            row["fence"] = self.minted()
+            row["fence"] = self.minted(run_id)
         row["claim_id"], row["claimed_by"], row["claimed_at"] = claim_id, worker, now
         row["attempt"] += 1
         row["wake_at"] = now + timedelta(seconds=hold_s)
@@ -103,7 +103,7 @@ class Store(Ledger, Fleet, Admission):
             and row["cancel_requested"] == t["seen_cancel"]
         )
 
-    def _commit(self, t: Row) -> Row | None:
+    def _commit(self, t: Row) -> Row | None:  # noqa: C901 - one statement, line by line
         run_id: UUID = t["run_id"]
         row = self.runs.get(run_id)
         if row is None or not self._sees(row, t):
@@ -118,7 +118,7 @@ class Store(Ledger, Fleet, Admission):
         row["status"], row["messages"] = status, t["message_count"]
         row["fence"] += new_claim
         if new_claim and self.mutate == "token":
-            row["fence"] = self.minted()
+            row["fence"] = self.minted(run_id)
         kept = t["next_claim_id"] is not None
         row["claimed_by"] = t["worker"] if new_claim else row["claimed_by"] if kept else None
         row["claimed_at"] = now if new_claim else row["claimed_at"] if kept else None

@@ -38,8 +38,8 @@ class Tables:
         self.workers: dict[UUID, Row] = {}
         self.leader: Row | None = None
         self.undo: deque[tuple[int, Callable[[], None]]] = deque()
-        self.minted: Callable[[], int] = lambda: 0
-        """The counter in Redis from which the mutation "token" takes fences."""
+        self.minted: Callable[[UUID], int] = lambda _: 0
+        """The counters in Redis from which the mutation "token" takes fences."""
 
     # Durability
 

@@ -80,6 +80,8 @@ def _writes(rng: Random) -> list[Turn]:
 
 
 def _slow_writes(rng: Random) -> list[Turn]:
+    if rng.random() < 0.5:
+        return [Turn((CallPlan("write", rng.uniform(0.3, 0.8)),) * 4)]
     return [Turn((CallPlan("write", rng.uniform(1.0, 5.0)), CallPlan("write", 0.1)))]
 
 
@@ -149,8 +151,9 @@ SCRIPTS: Final[tuple[Callable[[Random], list[Turn]], ...]] = (
     _reads, _writes, _writes, _slow_writes, _waits, _limited, _flaky_model, _hopeless, _refused,
     _unsure, _pauses, _asks, _asks, _spawns, _spawns, _kills,
 )  # fmt: skip
-ACTS: Final[tuple[Act, ...]] = ("cancel", "pause", "pause", "resume", "steer", "steer", "answer",
-                                "resolve")  # fmt: skip
+ACTS: Final[tuple[Act, ...]] = (
+    "cancel", "cancel", "pause", "pause", "resume", "steer", "steer", "answer", "resolve",
+)  # fmt: skip
 
 
 def make_plan(rng: Random, fault_s: float) -> Plan:

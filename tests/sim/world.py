@@ -29,7 +29,7 @@ class Id(UUID):
     """
 
     __slots__ = ()
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
     def __init__(self, value: int) -> None:
         object.__setattr__(self, "int", value)

@@ -281,6 +281,20 @@ async def test_a_death_and_a_forgetful_broker_wait_for_no_claim(play, db, shared
     assert [row["id"] for row in due] == [free]
 
 
+async def test_a_claim_after_the_verdict_is_no_second_death(play, db, shared):
+    """A process that was cut off and taken for dead claims again before its heartbeat has told it:
+    one cut must not count as two deaths, which would put its run aside.
+    """
+    run_id = await play.start()
+    worker = await make_worker(db, silent_s=60)
+    await play.claim(run_id, worker)
+    await once(await reaper(shared), shared)
+    await play.claim(run_id, worker)
+    await once(await reaper(shared), shared)
+    run = await play.read(run_id)
+    assert (run.claim_id, run.state.deaths) == (None, 1)
+
+
 async def test_poison_is_put_aside(play, db, shared):
     """INV15: deaths in company make a run a suspect, which rings where it runs alone; its death
     there is its own.

@@ -74,6 +74,7 @@ def test_a_loss_without_a_witness_is_no_death():
     assert loss(C, None, None) == Released(f"its worker {C} is not known")
     assert loss(C, "w", None) == OwnerLost("w", "died")
     assert loss(C, "w", "killed") == OwnerLost("w", "killed")
+    assert loss(C, "w", "killed", late=True) == Released("its worker w had been taken for dead")
     assert loss(C, "w", "killed", solo=True) == OwnerLost("w", "killed", solo=True)
 
 

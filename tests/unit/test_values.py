@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from harness_common.core.run import RunState, Status, Transition
+from harness_common.core.run import RunState, Status
 from harness_common.core.values import replace
 
 
