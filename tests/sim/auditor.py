@@ -68,6 +68,8 @@ class Auditor:
         self.limit = 0
         self.at_death: Callable[[], None] = lambda: None
         """What begins when a worker is declared dead."""
+        self.at_intent: Callable[[UUID], None] | None = None
+        """What somebody asks right after the next intent."""
         self.at_claim: Callable[[Process], None] | None = None
         """What strikes right after the next claim."""
         self.steps = 0
@@ -275,6 +277,9 @@ class Auditor:
         if not (row["ghost"] == me):
             raise Violation("INV6", f"task {me} intends; task {row['ghost']} owns")
         self.moved(run_id)
+        if self.at_intent is not None:
+            self.world.at(0.0, self.at_intent, run_id)
+            self.at_intent = None
         self.world.log("pg     intent", name(run_id), f"{p['step']}.{p['idx']}")
 
     def beat(self, worker: UUID) -> None:

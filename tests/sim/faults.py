@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from tests.sim.bus import BellWeather
 from tests.sim.world import US, Process, Weather
@@ -58,7 +59,7 @@ class Faults:
         self.world.weather = Weather()
         self.sim.bus.weather = BellWeather()
         self.api_forgets = 0.0
-        self.sim.audit.at_claim = None
+        self.sim.audit.at_claim = self.sim.audit.at_intent = None
         self.world.log("faults are over")
 
     def _note(self, kind: str, *about: object) -> None:
@@ -212,6 +213,15 @@ class Faults:
             for server in ("postgres", "redis"):  # the way to them takes longer to come back
                 self._cut(owner, "worker", server)
 
+    def cancel_in_write(self) -> None:
+        """Somebody cancels a run in the middle of its writes, and its worker is not told."""
+        self.sim.bus.weather.signal = 1.0
+        self.sim.audit.at_intent = self._cancel
+
+    def _cancel(self, run_id: UUID) -> None:
+        self.sim.people += 1
+        self.sim.ask(run_id, "cancel")
+
     def lose_postgres(self) -> None:
         """Nobody reaches Postgres, for longer than a lease at times; nothing is forgotten."""
         s = self._for_s(1.0, 9.0)
@@ -254,8 +264,8 @@ KINDS: Final[dict[str, Callable[[Faults], None]]] = {
         Faults.cut_worker_from_postgres, Faults.cut_worker_from_redis, Faults.kill_scheduler,
         Faults.freeze_scheduler, Faults.cut_scheduler, Faults.crash_postgres, Faults.fail_power,
         Faults.lose_postgres, Faults.flush_redis, Faults.restart_redis, Faults.lose_redis,
-        Faults.usurp, Faults.freeze_leader, Faults.outlast,
+        Faults.cancel_in_write, Faults.usurp, Faults.freeze_leader, Faults.outlast,
     )
 }  # fmt: skip
-LONG: Final = frozenset({"usurp", "freeze_leader", "outlast"})
-"""Kinds that take longer than a lease, and strike early."""
+LONG: Final = frozenset({"usurp", "freeze_leader", "outlast", "cancel_in_write"})
+"""Kinds that strike early: they take longer than a lease, or wait for a moment that may not come."""

@@ -186,7 +186,7 @@ class Sim:
         self.people -= 1
         for s, act in plan.acts:
             self.people += 1
-            self.world.at(s - self.world.s, self._ask, run_id, act)
+            self.world.at(s - self.world.s, self.ask, run_id, act)
 
     def _post_run(self, task: Task, tenant_id: UUID, run_id: UUID, plan: Plan) -> Code:
         del task
@@ -240,7 +240,8 @@ class Sim:
         self.world.log("pg     child", child_id.hex[:4], "of", run.id.hex[:4], row["status"])
         return row["version"], row["status"] == "running", row
 
-    def _ask(self, run_id: UUID, act: Act) -> None:
+    def ask(self, run_id: UUID, act: Act) -> None:
+        """Let a person ask something of a run."""
         self.world.spawn(self.api, self._post_ask, run_id, act)
 
     def _post_ask(self, task: Task, run_id: UUID, act: Act) -> Code:
@@ -292,7 +293,7 @@ class Sim:
                 act = "resolve"
             if act is not None:
                 self.people += 1
-                self._ask(row["id"], act)
+                self.ask(row["id"], act)
 
     # The watch over the seed
 
