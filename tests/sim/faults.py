@@ -268,4 +268,4 @@ KINDS: Final[dict[str, Callable[[Faults], None]]] = {
     )
 }  # fmt: skip
 LONG: Final = frozenset({"usurp", "freeze_leader", "outlast", "cancel_in_write"})
-"""Kinds that strike early: they take longer than a lease, or wait for a moment that may not come."""
+"""Kinds that strike early: they last longer than a lease, or wait for a moment."""
