@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.setup-done
 PYTEST_WORKERS ?= 2
+SIM_SEEDS ?= 10000
 # What mypy looks at besides the packages; folders that have no code yet are left out.
 EXTRA_TYPED := $(wildcard docs/*.py tests benchmarks/*.py examples/*/*.py)
 
@@ -64,7 +65,7 @@ bench: setup ## Measure; writes benchmarks/results/latest.json and prints a tabl
 	$(PY) -m benchmarks.run $(ARGS)
 
 sim: setup ## Simulate: 10,000 seeds in virtual time, then every mutation has to be found; ARGS="--seed 7 --trace" shows one
-	$(PY) -m tests.sim $(or $(ARGS),--seeds 10000 --gate)
+	$(PY) -m tests.sim $(or $(ARGS),--seeds $(SIM_SEEDS) --gate)
 
 chaos: setup ## Random faults against real processes, about 8 minutes; ARGS="--small" for two, ARGS="--seed N" to repeat one
 	$(PY) -m tests.chaos $(ARGS)

@@ -30,6 +30,7 @@ from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
 from harness_common.coord.redis import connect
 from harness_common.core.errors import Permanent
+from harness_common.core.liveness import heartbeat_timeout_s
 from harness_common.core.message import Message, message_chars
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
@@ -224,7 +225,8 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     await db.__aenter__()
     await db.ready(60.0)
     # The heartbeat has a connection of its own: busy steps must not make the process look dead.
-    one = settings.database.model_copy(update={"pool_min": 1, "pool_max": 1})
+    limit_s = heartbeat_timeout_s(settings.database.timeout_s, settings.worker.lease_s)
+    one = settings.database.model_copy(update={"pool_min": 1, "pool_max": 1, "timeout_s": limit_s})
     heart = Database(settings.require_database_url(), one, name=f"harness {name} heartbeat")
     await heart.__aenter__()
     redis = connect(

@@ -103,6 +103,7 @@ def _report(config: Settings, worker: UUID, code: int) -> None:
         "worker": worker,
         "why": why,
         "only_if_silent": False,
+        "looked_at": None,
         "silent_s": 0.0,
         "term": None,
     }

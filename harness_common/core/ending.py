@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -12,6 +11,7 @@ from harness_common.core.events import Event
 from harness_common.core.message import Json
 from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import CallOutcome
+from harness_common.core.values import replace
 
 _END_EVENT: Final = {
     Status.SUCCEEDED: ev.RUN_COMPLETED,

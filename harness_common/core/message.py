@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
 Json = Any
 """A JSON value: the one place where `Any` is meant."""
@@ -146,9 +146,12 @@ def from_json(data: Json) -> Message:
     )
 
 
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def dumps(message: Message) -> str:
     """Write a message as compact JSON text, the stored form."""
-    return json.dumps(to_json(message), ensure_ascii=False, separators=(",", ":"))
+    return _ENCODE(to_json(message))
 
 
 def loads(text: str) -> Message:

@@ -9,7 +9,6 @@ only code that writes what a transition says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -38,6 +37,7 @@ from harness_common.core.run import DEATHS, TERMINAL, WAITING, RunState, Status,
 from harness_common.core.step import MODEL, CallOutcome
 from harness_common.core.step_rules import step_done, step_failed
 from harness_common.core.tool_call import CallStatus
+from harness_common.core.values import replace
 
 SUSPECT_DEATHS: Final = 2
 """Process deaths while holding a run after which it runs alone; only a death alone is its own."""

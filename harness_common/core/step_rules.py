@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -27,6 +26,7 @@ from harness_common.core.step import (
     Wait,
 )
 from harness_common.core.tool_call import CallStatus
+from harness_common.core.values import replace
 
 
 def step_failed(state: RunState, one: Input, now: datetime) -> Transition:

@@ -12,7 +12,7 @@ import asyncio
 import base64
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -36,6 +36,7 @@ from harness_common.core.run import (
     wake_at,
 )
 from harness_common.core.step import TOOLS, CallOutcome
+from harness_common.core.values import replace
 from harness_common.store import json_codec
 from harness_common.store.db import Connection, Database, DatabaseUnavailable, Row, run_sql
 from harness_common.store.rows import StoredRun, run_from_row
@@ -176,18 +177,21 @@ def _joined(write: Write) -> tuple[int, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A write with everything derived from it, and its JSON."""
+class Prepared:
+    """A write with everything derived from it; `body` is what `sql/commit.sql` reads as `t`."""
 
     write: Write
     claim_id: UUID | None
     new_claim: bool
     attempt: int
     rings: int
-    body: bytes
+    body: dict[str, Any]
 
 
-def _prepare(write: Write) -> _Prepared:
+def prepare(write: Write) -> Prepared:
+    """Derive all that a write's commit compares and sets. Pure, so that the simulator's store is
+    given what Postgres is given.
+    """
     run, step, keep = write.run, write.step, write.keep
     before, after = run.state, write.transition.state
     if not write.transition.ready:
@@ -262,10 +266,11 @@ def _prepare(write: Write) -> _Prepared:
         else [],
         "outcomes": _outcomes(before.step + 1, write.transition.outcomes),
     }
-    return _Prepared(write, claim_id, keep is not None, attempt, rings, json_codec.dumps(body))
+    return Prepared(write, claim_id, keep is not None, attempt, rings, body)
 
 
-def _finish(prepared: _Prepared, row: Row) -> Applied:
+def finish(prepared: Prepared, row: Row) -> Applied:
+    """Build the run as it is after its commit from what the statement returned."""
     write, after = prepared.write, prepared.write.transition.state
     worker = write.keep.worker if prepared.new_claim and write.keep else write.run.claimed_by
     goes_on = prepared.claim_id is not None and not prepared.new_claim
@@ -294,12 +299,12 @@ async def apply(
     One statement: on its own it is a transaction of its own; inside an open transaction it is part
     of it. A run may appear once.
     """
-    prepared = [_prepare(write) for write in writes]
-    body = b"[" + b",".join(p.body for p in prepared) + b"]"
-    rows = await run_sql(conn, "commit", {"writes": body.decode()}, timeout_s)
+    prepared = [prepare(write) for write in writes]
+    bodies = json_codec.dumps_text([p.body for p in prepared])
+    rows = await run_sql(conn, "commit", {"writes": bodies}, timeout_s)
     by_run = {row["run_id"]: row for row in rows}
     return [
-        _finish(p, by_run[p.write.run.id]) if p.write.run.id in by_run else None for p in prepared
+        finish(p, by_run[p.write.run.id]) if p.write.run.id in by_run else None for p in prepared
     ]
 
 
@@ -351,13 +356,13 @@ async def settle(
             pause_s = min(2.0, pause_s * 2)
             continue
         if fresh is None or not fresh.owned_by(owner):
-            if fresh is not None and _arrived(fresh, owner, transition, keep):
+            if fresh is not None and arrived(fresh, owner, transition, keep):
                 return Applied(fresh, transition, 0, now)
             raise LostOwnership("another claim owns the run", run_id=str(run.id))
         run = fresh
 
 
-def _arrived(
+def arrived(
     fresh: StoredRun, owner: Ownership, transition: Transition, keep: NextClaim | None
 ) -> bool:
     """Tell whether the row is as our own commit left it: nobody went on or claimed since."""

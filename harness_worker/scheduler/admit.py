@@ -28,6 +28,7 @@ from harness_common.core.fairness import (
 )
 from harness_common.core.inputs import Admit
 from harness_common.core.rate import Rate
+from harness_common.settings import SchedulerSettings
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied, apply
 from harness_common.store.db import Row, run_sql
@@ -94,7 +95,7 @@ class AdmitLoop:
             return 0
         scene = await self._read()
         self._slots = max(scene.room.slots, sum(t.running for t in scene.tenants))
-        plan = self._plan(scene)
+        plan = make_plan(scene)
         applied = await self._write(scene, plan) if plan.touched else []
         self._pace(scene, look, admitted=len(applied))
         # Marks are taken off by one more round after the last run was let in.
@@ -118,10 +119,10 @@ class AdmitLoop:
             mine = waiting.setdefault(row["tenant_id"], {})
             mine[Stream(row["queue"], row["started"])] = row["waiting"]
         rows = await shared.db.fetch("slots_read", {"waiting": list(waiting), "few": _FEW})
-        rates = _rates(rows)
+        rates = read_rates(rows)
         now_s = rows[0]["now_s"] if rows else 0.0
-        room = self._room(rows, load, rates, now_s, {row["queue"] for row in streams})
-        tenants = [_tenant(row, waiting.get(row["tenant_id"], {}), rates) for row in rows]
+        room = make_room(config, rows, load, rates, now_s, {row["queue"] for row in streams})
+        tenants = [read_tenant(row, waiting.get(row["tenant_id"], {}), rates) for row in rows]
         entered = self._ledger.enter(tenants, room.queues, now_s)
         return Scene(entered, {r["tenant_id"]: r for r in rows}, room, rates, now_s)
 
@@ -152,50 +153,7 @@ class AdmitLoop:
             self._load_until = time.monotonic() + min(_SOON_S, counted * _COUNT_PAUSE_S)
         return self._load
 
-    def _room(
-        self,
-        rows: Sequence[Row],
-        load: Sequence[Row],
-        rates: Mapping[UUID | None, Rate],
-        now_s: float,
-        queues: set[str],
-    ) -> Room:
-        """Bound the slots by the global limit and by what live workers can hold."""
-        config = self._shared.settings.scheduler
-        limit = config.max_running
-        if rows and rows[0]["all_running"] is not None:
-            limit = rows[0]["all_running"]
-        places = {r["queue"]: int(config.worker_factor * r["capacity"]) for r in load}
-        total = int(config.worker_factor * load[0]["total"]) if load else 0
-        if total == 0:
-            total, places = COLD, dict.fromkeys(queues, COLD)
-        held = {r["queue"]: r["running"] for r in load}
-        stuck = sum(n for queue, n in held.items() if not places.get(queue))
-        return Room(
-            slots=min(limit, total + stuck),
-            queues={q: n - held.get(q, 0) for q, n in places.items() if n > 0},
-            kept={q: headroom(n) for q, n in places.items()},
-            starts=rates[None].allowed(now_s) if None in rates else None,
-            most=config.batch,
-            idle=rows[0]["idle"] if rows else 0,
-        )
-
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
-
-    def _plan(self, scene: Scene) -> Plan:
-        rows, room = scene.rows, scene.room
-        given = share(scene.tenants, room)
-        plenty = len(rows) * SHARE <= room.slots - sum(t.running for t in scene.tenants)
-        likely = [t for t, row in rows.items() if plenty or row["recent"]]
-        counts = {t: sum(streams.values()) for t, streams in given.items()}
-        wanted = blocks(scene.tenants, counts, likely, room)
-        marked = crowded(scene.tenants, given, room)
-        touched = [
-            t
-            for t, row in rows.items()
-            if t in given or wanted[t] != row["granted"] or row["crowded"] != (t in marked)
-        ]
-        return Plan(given, wanted, marked, touched)
 
     async def _write(self, scene: Scene, plan: Plan) -> list[Applied]:
         """Move the blocks, mark who is crowded, and let in what was given, in one transaction;
@@ -205,7 +163,7 @@ class AdmitLoop:
         async with shared.db.transaction() as conn:
             await shared.check_term(conn)
             held = await run_sql(conn, "slots_take", {"tenants": plan.touched}, timeout_s)
-            granted = _granted(scene, plan, held)
+            granted = fit_blocks(scene, plan, held)
             body = [
                 {
                     "tenant_id": row["tenant_id"], "granted": granted[row["tenant_id"]],
@@ -220,17 +178,19 @@ class AdmitLoop:
                 - row["running"]
                 for row in held
             }
-            streams = _streams(plan.given, room, scene.rates)
+            streams = wanted_streams(plan.given, room, scene.rates)
             if not streams:
                 return []
             params = {"streams": json_codec.dumps_text(streams), "skipped": shared.skipped()}
-            rows = _within(await run_sql(conn, "admit_pick", params, timeout_s), plan.given, room)
+            rows = keep_within(
+                await run_sql(conn, "admit_pick", params, timeout_s), plan.given, room
+            )
             writes = shared.writes(rows, lambda *_: [Admit()], held[0]["now"])
             applied = [
                 one for one in await apply(conn, writes, timeout_s=timeout_s) if one is not None
             ]
             begun = Counter(row["tenant_id"] for row in rows if not row["started"])
-            if paid := _paid(scene, begun):
+            if paid := charge_starts(scene, begun):
                 params = {"paid": json_codec.dumps_text(paid)}
                 await run_sql(conn, "starts_charge", params, timeout_s)
         self._note(applied)
@@ -258,7 +218,52 @@ class AdmitLoop:
                 self._shared.ask_again(max(_SHORTEST_S, wait_s))
 
 
-def _rates(rows: Sequence[Row]) -> dict[UUID | None, Rate]:
+def make_room(
+    config: SchedulerSettings,
+    rows: Sequence[Row],
+    load: Sequence[Row],
+    rates: Mapping[UUID | None, Rate],
+    now_s: float,
+    queues: set[str],
+) -> Room:
+    """Bound the slots by the global limit and by what live workers can hold."""
+    limit = config.max_running
+    if rows and rows[0]["all_running"] is not None:
+        limit = rows[0]["all_running"]
+    places = {r["queue"]: int(config.worker_factor * r["capacity"]) for r in load}
+    total = int(config.worker_factor * load[0]["total"]) if load else 0
+    if total == 0:
+        total, places = COLD, dict.fromkeys(queues, COLD)
+    held = {r["queue"]: r["running"] for r in load}
+    stuck = sum(n for queue, n in held.items() if not places.get(queue))
+    return Room(
+        slots=min(limit, total + stuck),
+        queues={q: n - held.get(q, 0) for q, n in places.items() if n > 0},
+        kept={q: headroom(n) for q, n in places.items()},
+        starts=rates[None].allowed(now_s) if None in rates else None,
+        most=config.batch,
+        idle=rows[0]["idle"] if rows else 0,
+    )
+
+
+def make_plan(scene: Scene) -> Plan:
+    """Decide who is let in, the blocks, and who is crowded."""
+    rows, room = scene.rows, scene.room
+    given = share(scene.tenants, room)
+    plenty = len(rows) * SHARE <= room.slots - sum(t.running for t in scene.tenants)
+    likely = [t for t, row in rows.items() if plenty or row["recent"]]
+    counts = {t: sum(streams.values()) for t, streams in given.items()}
+    wanted = blocks(scene.tenants, counts, likely, room)
+    marked = crowded(scene.tenants, given, room)
+    touched = [
+        t
+        for t, row in rows.items()
+        if t in given or wanted[t] != row["granted"] or row["crowded"] != (t in marked)
+    ]
+    return Plan(given, wanted, marked, touched)
+
+
+def read_rates(rows: Sequence[Row]) -> dict[UUID | None, Rate]:
     """Collect the limits of starts per second."""
     out: dict[UUID | None, Rate] = {}
     for row in rows:
@@ -269,7 +274,10 @@ def _rates(rows: Sequence[Row]) -> dict[UUID | None, Rate]:
     return out
 
 
-def _tenant(row: Row, waiting: Mapping[Stream, int], rates: Mapping[UUID | None, Rate]) -> Tenant:
+def read_tenant(
+    row: Row, waiting: Mapping[Stream, int], rates: Mapping[UUID | None, Rate]
+) -> Tenant:
+    """Read a tenant as admission sees it."""
     rate = rates.get(row["tenant_id"])
     return Tenant(
         id=row["tenant_id"],
@@ -283,7 +291,7 @@ def _tenant(row: Row, waiting: Mapping[Stream, int], rates: Mapping[UUID | None,
     )
 
 
-def _granted(scene: Scene, plan: Plan, held: Sequence[Row]) -> dict[UUID, int]:
+def fit_blocks(scene: Scene, plan: Plan, held: Sequence[Row]) -> dict[UUID, int]:
     """Fit the wanted blocks to what runs now: take back first, then give what is left to give.
 
     Nobody but the leader changes a block, so that those of tenants that are not held are known.
@@ -301,7 +309,7 @@ def _granted(scene: Scene, plan: Plan, held: Sequence[Row]) -> dict[UUID, int]:
     return out
 
 
-def _streams(
+def wanted_streams(
     given: Given, room: Mapping[UUID, int], rates: Mapping[UUID | None, Rate]
 ) -> list[dict[str, Any]]:
     """Say how many runs of each stream to look at.
@@ -329,7 +337,7 @@ def _streams(
     return out
 
 
-def _within(rows: Sequence[Row], given: Given, room: Mapping[UUID, int]) -> list[Row]:
+def keep_within(rows: Sequence[Row], given: Given, room: Mapping[UUID, int]) -> list[Row]:
     """Keep of each tenant's runs, which come in their order, as many as it has room for."""
     left = {t: min(room.get(t, 0), sum(streams.values())) for t, streams in given.items()}
     out = []
@@ -340,7 +348,7 @@ def _within(rows: Sequence[Row], given: Given, room: Mapping[UUID, int]) -> list
     return out
 
 
-def _paid(scene: Scene, begun: Mapping[UUID, int]) -> list[dict[str, Any]]:
+def charge_starts(scene: Scene, begun: Mapping[UUID, int]) -> list[dict[str, Any]]:
     """Charge starts to the tenants and the platform whose starts are limited."""
     out: list[dict[str, Any]] = []
     for tenant_id, rate in scene.rates.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +19,7 @@ import structlog
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.ids import encode
-from harness_common.core.inputs import OwnerLost, Released
+from harness_common.core.liveness import SAMPLE_APART_S, Absence, Watch, loss
 from harness_common.core.rules import advance, is_suspect
 from harness_common.core.run import Status
 from harness_common.store.apply import Applied, Write, apply
@@ -29,7 +29,6 @@ from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
 
-_SAMPLE_APART_S = 1.0
 _OVERDUE_AGAIN_S = 30.0
 BATCH = 50
 """Runs given back in one commit."""
@@ -43,10 +42,8 @@ class ReapLoop:
     def __init__(self, shared: Shared, prefix: str = "harness-worker-") -> None:
         self._shared = shared
         self._prefix = prefix
-        self._absent_since: dict[UUID, float] = {}
-        self._seen: set[UUID] = set()
-        self._last_look: datetime | None = None
-        self._watching_since: datetime | None = None
+        self._watch = Watch(shared.settings.worker.lease_s)
+        self._absence = Absence()
         self._recovered_at = 0.0
         self._redis_run_id: str | None = None
         self._redis_changed_at = time.monotonic()
@@ -70,56 +67,38 @@ class ReapLoop:
         return died + recovered
 
     def watch(self, look: Look) -> None:
-        """Note that this scheduler sees Postgres; after a gap it starts to watch anew.
-
-        While Postgres was away (or this machine slept) nobody could send a heartbeat, so silence
-        says nothing until a whole lease has been watched.
-        """
-        half = timedelta(seconds=self._shared.settings.worker.lease_s / 2)
-        if self._last_look is None or look.now - self._last_look > half:
-            self._watching_since = look.now
-        self._last_look = look.now
+        """Note that this scheduler sees Postgres (see `liveness.Watch`)."""
+        self._watch.look(look.now)
 
     async def _condemn_silent(self, look: Look) -> int:
         lease_s = self._shared.settings.worker.lease_s
-        since = self._watching_since
-        if since is None or look.now - since < timedelta(seconds=lease_s):
+        if not self._watch.silence_counts(look.now):
             return 0
         died = 0
         for row in await self._shared.db.fetch("workers_alive", {}):
             if row["silent_s"] > lease_s:
                 why = f"no heartbeat for {row['silent_s']:.1f} s"
-                died += await self._condemn(row["incarnation"], why, only_if_silent=True)
+                died += await self._condemn(row["incarnation"], why, silent_at=look.now)
         return died
 
     async def _condemn_absent(self) -> int:
         """Compare the workers that should be there with the connections that Redis has."""
         now = time.monotonic()
-        if now - self._looked_at < _SAMPLE_APART_S / 2:
+        if now - self._looked_at < SAMPLE_APART_S / 2:
             return 0
         self._looked_at = now
         connected = await self._connected()
         if connected is None or now - self._redis_changed_at < self._shared.settings.worker.lease_s:
-            self._absent_since.clear()
+            self._absence.since.clear()
             return 0
-        if not connected and not self._absent_since:
+        if not connected and not self._absence.since:
             return 0
         died = 0
         alive = await self._shared.db.fetch("workers_alive", {})
-        self._seen = (self._seen | connected) & {row["incarnation"] for row in alive}
-        names = {row["incarnation"] for row in alive}
-        for row in alive:
-            worker = row["incarnation"]
-            # Never by this path when nobody else is connected: then Redis, or the way to it, is the
-            # likelier fault. Nor for a process that was never seen connected: it may just start.
-            others = connected & (names - {worker})
-            if worker in connected or worker not in self._seen or not others:
-                self._absent_since.pop(worker, None)
-                continue
-            first = self._absent_since.setdefault(worker, now)
-            if now - first >= _SAMPLE_APART_S and row["silent_s"] > _SAMPLE_APART_S:
-                died += await self._condemn(worker, "its connection is gone", only_if_silent=False)
-                self._absent_since.pop(worker, None)
+        silent_s = {row["incarnation"]: row["silent_s"] for row in alive}
+        for worker in self._absence.absent(now, connected, silent_s):
+            died += await self._condemn(worker, "its connection is gone", silent_at=None)
+            self._absence.since.pop(worker, None)
         return died
 
     async def _connected(self) -> set[UUID] | None:
@@ -139,13 +118,17 @@ class ReapLoop:
             if c.get("name", "").startswith(self._prefix)
         }
 
-    async def _condemn(self, worker: UUID, why: str, *, only_if_silent: bool) -> int:
+    async def _condemn(self, worker: UUID, why: str, *, silent_at: datetime | None) -> int:
+        """Declare a worker dead; for its silence (`silent_at`: when Postgres was looked at) only if
+        it is silent still, and this process has not slept since.
+        """
         rows = await self._shared.db.fetch(
             "worker_died",
             {
                 "worker": worker,
                 "why": why,
-                "only_if_silent": only_if_silent,
+                "only_if_silent": silent_at is not None,
+                "looked_at": silent_at,
                 "silent_s": self._shared.settings.worker.lease_s,
                 "term": self._shared.term,
             },
@@ -192,7 +175,14 @@ class ReapLoop:
 
     def _give_back(self, row: Row, skipped: set[UUID]) -> Write | None:
         try:
-            run, lost = run_from_row(row), _loss(row)
+            run = run_from_row(row)
+            lost = loss(
+                row["claimed_by"],
+                row["worker_name"],
+                row["died_why"],
+                solo=row["solo"],
+                late=row["late"],
+            )
             write = Write(run, advance(run.state, [lost], row["now"]), row["now"])
         except (IllegalTransition, KeyError, TypeError, ValueError) as error:
             skipped.add(row["id"])
@@ -217,10 +207,3 @@ def _tell_verdict(run: StoredRun) -> None:
         log.error("run.poisoned", run_id=encode("run", run.id), deaths=state.deaths)
     elif is_suspect(state) and state.status is Status.RUNNING:
         log.warning("run.suspected", run_id=encode("run", run.id), deaths=state.deaths)
-
-
-def _loss(row: Row) -> OwnerLost | Released:
-    """Name what happened to a claim's owner. Without a row nobody saw it die: that is no death."""
-    if row["worker_name"] is None:
-        return Released(f"its worker {row['claimed_by']} is not known")
-    return OwnerLost(row["worker_name"], row["died_why"] or "died", row["solo"])

@@ -56,7 +56,7 @@ class WakeLoop:
             )
             writes = shared.writes(
                 rows,
-                lambda row, before: _inputs(row, slot["now"], before < room),
+                lambda row, before: inputs_when_due(row, slot["now"], before < room),
                 slot["now"],
             )
             applied = await apply(conn, writes, timeout_s=shared.db.timeout_s)
@@ -66,7 +66,7 @@ class WakeLoop:
         return len(done)
 
 
-def _inputs(row: Row, now: datetime, has_room: bool) -> list[Input]:
+def inputs_when_due(row: Row, now: datetime, has_room: bool) -> list[Input]:
     """Return what follows for a run whose time has come; a run with a concurrency key is admitted
     by the loop that counts its key.
     """

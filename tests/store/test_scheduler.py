@@ -270,7 +270,7 @@ async def test_a_death_and_a_forgetful_broker_wait_for_no_claim(play, db, shared
     """
     held, free = await play.start(), await play.start()
     params = {"worker": await make_worker(db), "why": "killed", "only_if_silent": False}
-    params |= {"silent_s": 0.0, "term": shared.term}
+    params |= {"looked_at": None, "silent_s": 0.0, "term": shared.term}
     await sql(db, "UPDATE runs SET wake_at = clock_timestamp() + interval '1 hour', rings = 3")
     lock = "SELECT id FROM runs WHERE id = %s FOR UPDATE"
     async with db.transaction() as claiming:
@@ -279,6 +279,20 @@ async def test_a_death_and_a_forgetful_broker_wait_for_no_claim(play, db, shared
             await db.fetch(name, params)
         due = await sql(db, "SELECT id FROM runs WHERE wake_at <= clock_timestamp()")
     assert [row["id"] for row in due] == [free]
+
+
+async def test_a_claim_after_the_verdict_is_no_second_death(play, db, shared):
+    """A process that was cut off and taken for dead claims again before its heartbeat has told it:
+    one cut must not count as two deaths, which would put its run aside.
+    """
+    run_id = await play.start()
+    worker = await make_worker(db, silent_s=60)
+    await play.claim(run_id, worker)
+    await once(await reaper(shared), shared)
+    await play.claim(run_id, worker)
+    await once(await reaper(shared), shared)
+    run = await play.read(run_id)
+    assert (run.claim_id, run.state.deaths) == (None, 1)
 
 
 async def test_poison_is_put_aside(play, db, shared):

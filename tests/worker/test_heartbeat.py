@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from harness_common.settings import Settings
 from harness_worker.heartbeat import beat
+from harness_worker.runtime import close_runtime, open_runtime
 from tests.store.play import sql
-from tests.worker.runtime import beating, make_runtime
+from tests.worker.runtime import NOBODY, FakeBell, beating, make_runtime
 
 
 async def test_an_unreadable_claim_does_not_end_the_heartbeat(play, db):
@@ -37,3 +39,12 @@ async def test_a_pruned_worker_comes_back(play, db):
     look = await db.fetch_one("look", {"lease_s": 15.0})
     assert look is not None
     assert not look["orphaned"]
+
+
+async def test_one_lost_heartbeat_leaves_time_for_the_next(db, database_url, tmp_path):
+    """A reply that never came cost a statement's whole timeout: the worker was taken for dead."""
+    settings = Settings(database_url=database_url, redis_url=NOBODY, data_dir=tmp_path)
+    runtime = await open_runtime(settings, FakeBell(), "w")  # type: ignore[arg-type]
+    silent_s = runtime.heart.timeout_s + 1.1 * settings.worker.renew_s
+    await close_runtime(runtime)
+    assert silent_s < settings.worker.lease_s

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from datetime import timedelta
 
 from harness_common.contracts.tool import EffectClass
 from harness_common.coord.redis import connect
@@ -33,6 +35,19 @@ async def test_a_postgres_outage_condemns_nobody(play, db):
     for run in runs:  # their commits were patient all the while
         await play.settle(run, say("a four-minute answer"))
         assert (await play.read(run.id)).state.deaths == 0
+
+
+async def test_a_leader_that_slept_through_an_outage_condemns_nobody(db):
+    """INV7: frozen between its look and its judgement, it takes the outage's silence for death."""
+    worker = await make_worker(db, silent_s=20.0)
+    shared = await make_shared(db)
+    look, loop = await look_once(shared), ReapLoop(shared)
+    ago = [replace(look, now=look.now - timedelta(seconds=s)) for s in range(40, 9, -5)]
+    for one in ago:
+        loop.watch(one)
+    assert await loop.run_once(ago[-1]) == 0
+    (row,) = await sql(db, "SELECT died_at FROM workers WHERE incarnation = :w", w=worker)
+    assert row["died_at"] is None
 
 
 async def test_a_silent_redis_does_not_cost_the_leadership(db, valkey):
