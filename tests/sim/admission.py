@@ -109,7 +109,6 @@ class Admission(Tables):
 
     def slots_lock(self, tenant_id: UUID) -> Row:
         slot, now = self.slots[tenant_id], self.world.time()
-        slot["last_admitted_at"] = now
         room = min(slot["max_running"], slot["granted"]) - slot["running"]
         return {"room": 100 if self.mutate == "limits" else room, "now": now}
 

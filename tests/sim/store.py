@@ -120,9 +120,11 @@ class Store(Ledger, Fleet, Admission):
         self._write(run_id)
         now, was, new_claim = self.world.time(), row["status"], t["new_claim"]
         status = str(t["status"])
-        row["held_for"] = _held_for(row, t, status)
+        row["held_for"] = self._held_for(row, t, status)
+        stays = {"wake_at", "rings"} if t["untouched"] else set[str]()
         for name in _COPIED:
-            row[name] = t[name]
+            if name not in stays:
+                row[name] = t[name]
         row["status"], row["messages"] = status, t["message_count"]
         row["fence"] += new_claim
         if new_claim and self.mutate == "token":
@@ -133,7 +135,7 @@ class Store(Ledger, Fleet, Admission):
         row["claim_id"] = t["next_claim_id"]
         if t["committed_by"] is not None:
             row["committed_by"] = t["committed_by"]
-        if t["rings"] > 0 and not kept:
+        if t["rings"] > 0 and not kept and not t["untouched"]:
             row["rung_at"] = now
         row["last_input_n"] += t["input_delta"]
         if t["input_delta"] and self.mutate in {"pause", "steer"}:
@@ -161,6 +163,17 @@ class Store(Ledger, Fleet, Admission):
             "now": now,
         }
 
+    def _held_for(self, row: Row, t: Row, status: str) -> str | None:
+        if status != "queued":
+            return None
+        if row["status"] == "queued":
+            held: str | None = row["held_for"]
+            return held
+        before = self.runs.get(row["prev_run_id"]) if row["prev_run_id"] is not None else None
+        if not t["started"] and before is not None and before["finished_at"] is None:
+            return "session"
+        return "key" if row["concurrency_key"] is not None else None
+
     def _forget_input(self, row: Row) -> None:
         """The mutations "pause" and "steer": the wish over a step under way is not kept."""
         if self.mutate == "pause":
@@ -175,6 +188,8 @@ class Store(Ledger, Fleet, Admission):
             slot["used_s"] += max(0.0, (self.world.time() - began).total_seconds())
         at = t["turn_at"] if delta > 0 else began
         slot["running"] += delta
+        if delta > 0:
+            slot["last_admitted_at"] = self.world.time()
         slot["turn_sum"] += at.timestamp() * delta if at is not None else 0.0
         if slot["running"] == 0:
             slot["turn_sum"] = 0.0
@@ -257,17 +272,6 @@ class Store(Ledger, Fleet, Admission):
         if n != len(rows) + 1:
             raise Violation("INV5", f"input {n} of run {run_id} after {len(rows)}")
         rows.append({"n": n, "kind": kind})
-
-
-def _held_for(row: Row, t: Row, status: str) -> str | None:
-    if status != "queued":
-        return None
-    if row["status"] == "queued":
-        held: str | None = row["held_for"]
-        return held
-    if not t["started"] and row["prev_run_id"] is not None:
-        return "session"
-    return "key" if row["concurrency_key"] is not None else None
 
 
 _COPIED: Final = (

@@ -89,6 +89,7 @@ def test_submit_to_a_busy_session(server, harness):
 def test_a_question_is_shown_with_the_command_that_answers_it(server, harness):
     server.on(f"GET {ONE}", Answer(body=run_view("waiting_input", waiting=ASKS)))
     server.on(f"GET {ONE}/steps", page())
+    server.on(f"GET {ONE}/attempts", page())
     server.on(f"GET {ONE}/artifacts", page())
     asked = event(2, "run.waiting", 2, **ASKS)
     server.on(f"GET {ONE}/stream", stream(asked, WAIT))
