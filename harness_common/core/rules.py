@@ -117,13 +117,11 @@ def _timer_due(state: RunState, _: Input, now: datetime) -> Transition:
     """Wake a delayed run; in any state, end a run whose wall clock is over."""
     if past_deadline(state, now):
         return give_up(state, "deadline_exceeded")
-    if state.status is Status.WAITING_CHILDREN and (
-        state.not_before is None or state.not_before > now
-    ):
-        return Transition(state)  # looked at and not over: looked at again later
-    if state.not_before is None or state.not_before > now:
-        until = state.not_before.isoformat() if state.not_before else "told"
-        raise IllegalTransition(f"not before {until}")
+    early = state.not_before is not None and state.not_before > now
+    if state.not_before is None or (early and state.status is Status.WAITING_CHILDREN):
+        return Transition(state)  # looked at, and nothing is due: when to look again is set anew
+    if early:
+        raise IllegalTransition(f"not before {state.not_before.isoformat()}")
     if state.status is Status.WAITING_INPUT:
         return _unanswered(state, now)
     return Transition(_queue(state))

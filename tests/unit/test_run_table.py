@@ -233,6 +233,15 @@ def test_not_before_gates_whatever_wakes_the_run(status, one):
     assert on_time.not_before is None
 
 
+@pytest.mark.parametrize("status", [Status.QUEUED, Status.PAUSED, Status.WAITING_APPROVAL])
+def test_a_look_at_a_run_that_waits_for_no_time_only_sets_when_to_look_again(status):
+    """One that was to be looked at by mistake would be found due at every tick, and skipped."""
+    state = RunState(status=status, version=3)
+    done = advance(state, [TimerDue()], NOW)
+    assert (done.state, done.events) == (state, ())
+    assert wake_at(done.state, NOW, 5) is None
+
+
 # ── cancel ───────────────────────────────────────────────────────────────────────────────────────
 
 UNOWNED = [s for s in Status if s not in TERMINAL and s is not Status.RUNNING]
