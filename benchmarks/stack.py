@@ -159,6 +159,11 @@ class Lab:
         drop_database(self.stack.postgres.admin_url, self.name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def stop(self, proc: Proc) -> None:
+        """End a process that is not needed any more."""
+        self._procs.remove(proc)
+        proc.stop()
+
     def check(self) -> None:
         """Raise `BenchFailed` when a process has ended by itself."""
         for proc in self._procs:

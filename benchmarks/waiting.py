@@ -42,7 +42,7 @@ async def _measure(lab: Lab, count: int) -> Outcome:
         waiting = _rss(procs)
         used = await _cpu(procs, 5.0)
         for proc in procs:
-            proc.stop()
+            lab.stop(proc)
         await asyncio.sleep(1)
         begun = time.monotonic()
         procs = _start(lab)
