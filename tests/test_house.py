@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness_common.core.rules import SUSPECT_DEATHS
+
 ROOT = Path(__file__).parents[1]
 CORE = sorted((ROOT / "harness_common" / "core").rglob("*.py"))
 TARGETS = {
@@ -134,3 +136,15 @@ def test_docs_adrs_have_their_four_parts() -> None:
             "Consequences",
             "What would change our mind",
         ], page.name
+
+
+def test_the_sql_calls_suspect_what_the_rules_do():
+    """A statement cannot import `SUSPECT_DEATHS`: the number stands in each that asks."""
+    folder = ROOT / "harness_common" / "store" / "sql"
+    found = {
+        (path.name, number)
+        for path in folder.glob("*.sql")
+        for number in re.findall(r"\bdeaths (?:<|>=) (\d+)", path.read_text())
+    }
+    assert {name for name, _ in found} >= {"claim.sql", "suspects.sql", "worker_died.sql"}
+    assert {number for _, number in found} == {str(SUSPECT_DEATHS)}

@@ -14,8 +14,9 @@ from harness_common.commands.control import (
 )
 from harness_common.commands.effects import resolve_effect
 from harness_common.commands.fork import ForkRun, fork_run, retry_run
+from harness_common.commands.request import Parent, Started, StartRun
 from harness_common.commands.session import CancelledRun, cancel_session
-from harness_common.commands.start import Parent, Started, StartRun, start_in, start_run
+from harness_common.commands.start import start_in, start_run
 
 __all__ = [
     "Asked",

@@ -9,15 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from harness_common.commands.start import (
-    First,
-    Started,
-    StartRun,
-    begin,
-    check_start,
-    insert,
-    least,
-)
+from harness_common.commands.insert import First, insert
+from harness_common.commands.request import Started, StartRun
+from harness_common.commands.start import begin, check_start, least
 from harness_common.contracts.agent import AgentSpec
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, Invalid, NotFound

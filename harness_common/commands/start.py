@@ -2,103 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
-from harness_common.broker.publish import Doorbell
-from harness_common.commands.control import Asked, cancel_run, steer_in
+from harness_common.commands.control import cancel_run, steer_in
+from harness_common.commands.insert import First, insert
+from harness_common.commands.request import Interrupted, Started, StartRun
 from harness_common.contracts.agent import AgentSpec
-from harness_common.core import events as ev
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, NotFound
-from harness_common.core.events import Event
 from harness_common.core.ids import encode
-from harness_common.core.inputs import Admit
-from harness_common.core.message import Json, Message, dumps, user
-from harness_common.core.rules import advance
-from harness_common.core.run import TERMINAL, RunState, Status, Transition, holds_slot, wake_at
-from harness_common.store import json_codec
-from harness_common.store.apply import RING_AFTER_S, encode_snapshot
+from harness_common.core.message import user
+from harness_common.core.run import TERMINAL, RunState, Status
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
-from harness_common.store.rows import StoredRun
 
 N = TypeVar("N", int, float)
 _ROUTE: Final = "runs.create"
 """What idempotency keys are unique within."""
-
-OnBusy = Literal["reject", "enqueue", "interrupt", "steer"]
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """The call that a child run is the work of; one call has one child."""
-
-    run_id: UUID
-    step: int
-    index: int
-    depth: int
-    """Runs above the child."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartRun:
-    """A request for a new run. `idempotency_key` with the digest of the request body makes it safe
-    to repeat.
-    """
-
-    agent: str
-    input: str
-    agent_version: int | None = None
-    session_id: UUID | None = None
-    title: str | None = None
-    user_id: str | None = None
-    tags: Mapping[str, str] = field(default_factory=dict)
-    priority: int = 6
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    max_cost_usd: float | None = None
-    timeout_s: float | None = None
-    concurrency_key: str | None = None
-    """At most `concurrency_max` runs of a key run at once; the others wait in the order they came.
-    """
-    concurrency_max: int = 1
-    on_busy: OnBusy = "reject"
-    """What to do when the session's last run is still going."""
-    parent: Parent | None = None
-    created_by: str = ""
-    trace_id: str = ""
-    idempotency_key: str | None = None
-    body_digest: str = ""
-    idempotency_ttl_s: int = 24 * 3600
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """A run that was asked to stop."""
-
-    run_id: UUID
-    asked: Asked
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The accepted run; `replayed` when the idempotency key had made it before. `doorbell` when it
-    was admitted at once.
-    """
-
-    run_id: UUID
-    session_id: UUID | None
-    status: Status
-    replayed: bool = False
-    doorbell: Doorbell | None = None
-    steered: bool = False
-    """No new run: the input went to the session's run under way."""
-    interrupted: Interrupted | None = None
-    """The session's run that was asked to stop, so that this one can begin."""
 
 
 async def start_run(
@@ -303,115 +226,3 @@ def _limits(spec: AgentSpec, request: StartRun, now: datetime) -> Limits:
 def least(a: N | None, b: N | None) -> N | None:
     """Return the smaller of two limits; None is no limit."""
     return min((x for x in (a, b) if x is not None), default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """How a run begins: fresh with its first message, or as a copy of a checkpoint."""
-
-    state: RunState
-    messages: tuple[Message, ...] = ()
-    source: StoredRun | None = None
-    copied: tuple[int, int] = (1, 0)
-    """First and last message to copy from the source; `messages` come after those."""
-    overrides: Mapping[str, Json] = field(default_factory=dict)
-    held_for: str | None = None
-
-
-async def insert(
-    db: Database,
-    conn: Connection,
-    tenant_id: UUID,
-    begun: Row,
-    spec: AgentSpec,
-    request: StartRun,
-    first: First,
-) -> Started:
-    """Write the run in its first state, admitted at once if there is room and nobody waits."""
-    run_id, now, state, source = begun["run_id"], begun["now"], first.state, first.source
-    session_id = begun["session_id"] or begun["new_session_id"]
-    about: dict[str, Json] = {"agent": f"{begun['agent_name']}@{begun['agent_version']}"}
-    if source is not None:
-        about["forked_from"] = {"run": encode("run", source.id), "step": state.step}
-    if first.overrides:
-        about["overrides"] = dict(first.overrides)
-    if request.parent is not None:
-        parent = request.parent
-        about["parent"] = {
-            "run": encode("run", parent.run_id), "call": f"{parent.step}.{parent.index}",
-        }  # fmt: skip
-    held_for = first.held_for or ("key" if request.concurrency_key is not None else None)
-    made = Transition(state, (Event(ev.RUN_CREATED, about),))
-    if held_for is None and begun["running"] < begun["may_run"] and not begun["others_wait"]:
-        admitted = advance(state, [Admit()], now)
-        made = replace(admitted, events=made.events + admitted.events)
-    body: dict[str, Any] = {
-        "tenant_id": tenant_id,
-        "run_id": run_id,
-        "session_id": session_id,
-        "new_session": begun["session_id"] is None,
-        "agent_id": begun["agent_id"],
-        "agent_name": begun["agent_name"],
-        "agent_version": begun["agent_version"],
-        "status": made.state.status,
-        "version": made.state.version,
-        "step": made.state.step,
-        "next_kind": made.state.next_kind,
-        "turn": made.state.turn,
-        "message_count": made.state.messages,
-        "memo": made.state.memo,
-        "started": made.state.started,
-        "input_tokens": made.state.input_tokens,
-        "output_tokens": made.state.output_tokens,
-        "cost_usd": made.state.cost_usd,
-        "limits": made.state.limits.to_json(),
-        "retry": spec.retry.model_dump(),
-        "queue": spec.queue,
-        "priority": request.priority,
-        "wake_at": wake_at(made.state, now, RING_AFTER_S),
-        "rings": 1 if made.ready else 0,
-        "input": request.input,
-        "tags": request.tags,
-        "created_by": request.created_by,
-        "trace_id": request.trace_id or run_id.hex,
-        "prev_run_id": source.prev_run_id if source else begun["head_run_id"],
-        "forked_from": source.id if source else None,
-        "forked_step": state.step if source else None,
-        "overrides": first.overrides,
-        "held_for": held_for,
-        "concurrency_key": request.concurrency_key,
-        "concurrency_max": request.concurrency_max,
-        "parent_run_id": request.parent.run_id if request.parent else None,
-        "parent_step": request.parent.step if request.parent else None,
-        "parent_idx": request.parent.index if request.parent else None,
-        "depth": request.parent.depth if request.parent else 0,
-        "turn_at": made.state.turn_at,
-        "copy_from": first.copied[0],
-        "copy_to": first.copied[1],
-        "title": request.title,
-        "user_id": request.user_id,
-        "slot_delta": int(holds_slot(made.state)),
-        "events": [{"type": e.type, "step": e.step, "payload": e.payload} for e in made.events],
-        "messages": [
-            {
-                "n": first.copied[1] + 1 + i,
-                "step": state.step,
-                "role": m.role,
-                "trust": m.trust,
-                "body": dumps(m),
-            }
-            for i, m in enumerate(first.messages)
-        ],
-    }
-    snapshot = encode_snapshot(made.state) if source is not None else None
-    params = {"t": json_codec.dumps_text(body), "snapshot": snapshot}
-    await run_sql(conn, "start_insert", params, db.timeout_s)
-    bell = (
-        Doorbell(
-            tenant_id, run_id, made.state.version, spec.queue, request.priority,
-            trace_id=body["trace_id"],
-        )
-        if made.ready
-        else None
-    )  # fmt: skip
-    return Started(run_id, session_id, made.state.status, doorbell=bell)

@@ -30,8 +30,3 @@ class Ownership:
     fence: int
     claim_id: UUID
     worker: UUID
-
-
-def next_ring_after_s(rings: int, first_s: float, longest_s: float) -> float:
-    """Return how long after the `rings`-th doorbell the next may be rung (doubling, bounded)."""
-    return min(longest_s, first_s * 2.0 ** min(max(0, rings - 1), 16))

@@ -162,7 +162,6 @@ def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
 
 
 def _children_done(state: RunState, _: Input, now: datetime) -> Transition:
-    del now
     return Transition(_queue(state))
 
 

@@ -160,6 +160,36 @@ def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]
     ]
 
 
+def state_columns(state: RunState) -> dict[str, Any]:
+    """Write a state as the columns of `runs` that hold it, for `commit.sql` and
+    `start_insert.sql`; `rows.run_from_row` reads them.
+    """
+    return {
+        "status": state.status,
+        "version": state.version,
+        "step": state.step,
+        "next_kind": state.next_kind,
+        "turn": state.turn,
+        "failures": state.failures,
+        "limited": state.limited,
+        "deaths": state.deaths,
+        "message_count": state.messages,
+        "memo": state.memo,
+        "started": state.started,
+        "cancel_requested": state.cancel_requested,
+        "not_before": state.not_before,
+        "stop_reason": state.stop_reason,
+        "error": state.error,
+        "output": state.output,
+        "input_tokens": state.input_tokens,
+        "output_tokens": state.output_tokens,
+        "cost_usd": state.cost_usd,
+        "pause_requested": state.pause_requested,
+        "waiting": state.waiting,
+        "turn_at": state.turn_at,
+    }
+
+
 def _tokens(state: RunState) -> int:
     return state.input_tokens + state.output_tokens
 
@@ -214,28 +244,7 @@ def prepare(write: Write) -> Prepared:
         "seen_claim_id": run.claim_id,
         "seen_input_n": run.last_input_n,
         "seen_cancel": before.cancel_requested,
-        "status": after.status,
-        "version": after.version,
-        "step": after.step,
-        "next_kind": after.next_kind,
-        "turn": after.turn,
-        "failures": after.failures,
-        "limited": after.limited,
-        "deaths": after.deaths,
-        "message_count": after.messages,
-        "memo": after.memo,
-        "started": after.started,
-        "cancel_requested": after.cancel_requested,
-        "not_before": after.not_before,
-        "stop_reason": after.stop_reason,
-        "error": after.error,
-        "output": after.output,
-        "input_tokens": after.input_tokens,
-        "output_tokens": after.output_tokens,
-        "cost_usd": after.cost_usd,
-        "pause_requested": after.pause_requested,
-        "waiting": after.waiting,
-        "turn_at": after.turn_at,
+        **state_columns(after),
         "seen_turn_at": before.turn_at,
         "spent_tokens": _tokens(after) - _tokens(before) - joined_tokens,
         "spent_usd": after.cost_usd - before.cost_usd - joined_usd,

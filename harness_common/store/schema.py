@@ -116,7 +116,6 @@ def _rates() -> list[Column[Any]]:
         _when("starts_tat"),
         _when("steps_tat"),
         _when("places_tat"),
-        _flag("crowded"),
     ]
 
 
@@ -141,7 +140,7 @@ tenant_slots = Table(
     _float("weight", 1),
     _float("used_s"),
     _float("turn_sum"),
-    _float("debit_s"),
+    _flag("crowded"),
     *_rates(),
     ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
     postgresql_with={"fillfactor": 50},

@@ -19,7 +19,7 @@ from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import platform, tenant_slots, workers
 
-_RATES: Final = {"starts_per_s": "starts_tat", "steps_per_s": "steps_tat"}
+_RATES: Final = {"starts_per_s": ("starts_tat",), "steps_per_s": ("steps_tat", "places_tat")}
 """A rate that changes begins anew: what was paid ahead at the old pace is forgotten."""
 _GLOBAL: Final = "global"
 
@@ -70,7 +70,7 @@ async def set_platform_limits(
 
 
 def _values(changes: Mapping[str, float | None]) -> dict[str, Any]:
-    return {**changes, **{_RATES[name]: None for name in changes if name in _RATES}}
+    return {**changes, **{paid: None for name in changes for paid in _RATES.get(name, ())}}
 
 
 async def _record(

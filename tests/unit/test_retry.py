@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_common.core import errors
-from harness_common.core.lease import next_ring_after_s
 from harness_common.core.retry import RetryRule, backoff_s, classify, retry_in_s
 from harness_common.core.step import Failure
 
@@ -98,10 +97,3 @@ def test_classify_keeps_what_a_limit_said():
 
 def test_an_unnamed_error_is_cut_to_a_readable_length():
     assert len(classify(ValueError("x" * 10_000)).message) <= 500
-
-
-@given(st.integers(-5, 10_000))
-def test_rings_are_spaced_out_and_bounded(rings):
-    wait_s = next_ring_after_s(rings, 5.0, 60.0)
-    assert 5.0 <= wait_s <= 60.0
-    assert wait_s <= next_ring_after_s(rings + 1, 5.0, 60.0)

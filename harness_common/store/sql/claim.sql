@@ -42,7 +42,7 @@ WITH want AS (
         places_tat = clock_timestamp() + make_interval(secs => least(60, greatest(r.places_s, r.lead_s + r.starts / r.rate) + (r.n - r.starts) / r.rate))
     FROM platform_rated r WHERE name = 'global'
 )
-SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) OR coalesce(p.crowded, false) AS crowded,
+SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) AS crowded,
     coalesce(s.steps_per_s, p.steps_per_s) IS NOT NULL AS rated,
     coalesce(s.tokens_per_day, p.tokens_per_day) IS NOT NULL OR coalesce(s.cost_usd_per_day, p.cost_usd_per_day) IS NOT NULL AS budgeted,
     greatest(0,

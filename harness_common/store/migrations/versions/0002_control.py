@@ -48,7 +48,6 @@ def _rates() -> list[sa.Column[Any]]:
         _when("starts_tat"),
         _when("steps_tat"),
         _when("places_tat"),
-        _flag("crowded"),
     ]
 
 
@@ -60,7 +59,7 @@ def upgrade() -> None:
         sa.Column("weight", sa.Double(), server_default=sa.text("1"), nullable=False),
         _count("used_s", sa.Double),
         _count("turn_sum", sa.Double),
-        _count("debit_s", sa.Double),
+        _flag("crowded"),
         *_rates(),
     ]
     for column in slots:
@@ -218,7 +217,7 @@ def downgrade() -> None:
     for name in ("throttles", "tenant_days", "platform"):
         op.drop_table(name)
     for name in (
-        "weight", "used_s", "turn_sum", "debit_s", "starts_per_s", "steps_per_s", "tokens_per_day",
+        "weight", "used_s", "turn_sum", "starts_per_s", "steps_per_s", "tokens_per_day",
         "cost_usd_per_day", "starts_tat", "steps_tat", "places_tat", "crowded",
     ):  # fmt: skip
         op.drop_column("tenant_slots", name)
