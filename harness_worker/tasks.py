@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Coroutine
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -39,7 +40,7 @@ class Process:
         """Connect and start heartbeat, signals and the live stream."""
         self.runtime = await open_runtime(settings(), Bell(self._app), self.name)
         self._loops = [
-            asyncio.create_task(loop)
+            self.keep(loop)
             for loop in (
                 heartbeat_loop(self.runtime),
                 lease_loop(self.runtime),
@@ -49,13 +50,20 @@ class Process:
         ]
         log.info("worker.started", worker=str(self.runtime.worker), name=self.name, pid=os.getpid())
 
+    def keep(self, loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a background loop for as long as the process lives."""
+        task = asyncio.create_task(loop)
+        task.add_done_callback(self._loop_ended)
+        return task
+
     def _loop_ended(self, task: asyncio.Task[Any]) -> None:
         """End the process when a background loop ended: without it, it would look alive and be
         useless.
         """
         if self.runtime is None or self.runtime.stopping:
             return
-        log.critical("worker.loop_ended", error=repr(task.exception()))
+        error = None if task.cancelled() else task.exception()
+        log.critical("worker.loop_ended", error=repr(error))
         os._exit(70)
 
     def leave_if_not_alone(self) -> None:
