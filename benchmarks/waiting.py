@@ -19,6 +19,7 @@ from harness_common.contracts.agent import AgentSpec
 from harness_common.core.run import Status
 
 TITLE: Final = "1,000 paused and waiting runs, and a restart of everything"
+_ON: Final = {"text": "on", "continue": True, "delay_s": 0.2}
 _ASK: Final = {"name": "ask_user", "input": {"question": "Shall I?"}}
 
 
@@ -34,7 +35,7 @@ async def _measure(lab: Lab, count: int) -> Outcome:
     procs = _start(lab)
     async with open_load(lab) as load:
         await load.agent("asks", _agent([{"text": "?", "tools": [_ASK]}, {"text": "done"}]))
-        await load.agent("long", _agent([{"text": "on", "continue": True, "delay_s": 0.2}] * 40))
+        await load.agent("long", _agent([_ON] * 10 + [{"text": "done"}]))
         before = _rss(procs)
         await _make_wait(load, half)
         held = await _held(load)
