@@ -60,9 +60,9 @@ class Process:
         """End the process when a background loop ended: without it, it would look alive and be
         useless.
         """
+        error = None if task.cancelled() else task.exception()
         if self.runtime is None or self.runtime.stopping:
             return
-        error = None if task.cancelled() else task.exception()
         log.critical("worker.loop_ended", error=repr(error))
         os._exit(70)
 
