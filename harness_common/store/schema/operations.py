@@ -1,0 +1,131 @@
+"""What keeps the platform going: schedules, webhooks, processes, the leader."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from harness_common.store.schema.columns import id_, int_, json_, metadata, new_id, text_, when
+
+schedules = Table(
+    "schedules",
+    metadata,
+    id_("tenant_id"),
+    new_id(),
+    text_("name"),
+    json_("spec"),
+    when("next_at"),
+    when("created_at", now=True),
+    when("last_at", now=True),
+    when("paused_at"),
+    text_("pause_reason", null=True),
+    int_("firings"),
+    int_("waiting"),
+    Column("open_runs", ARRAY(Uuid), nullable=False, server_default=text("'{}'::uuid[]")),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
+    when("updated_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+    UniqueConstraint("tenant_id", "name"),
+    Index("schedules_due_idx", "next_at", postgresql_where=text("next_at IS NOT NULL")),
+    Index("schedules_waiting_idx", "tenant_id", "id", postgresql_where=text("waiting > 0")),
+)
+
+
+schedule_firings = Table(
+    "schedule_firings",
+    metadata,
+    id_("tenant_id"),
+    id_("schedule_id"),
+    Column("at", DateTime(timezone=True), nullable=False),
+    id_("run_id", null=True),
+    text_("outcome"),
+    json_("detail"),
+    when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "schedule_id", "at"),
+    ForeignKeyConstraint(
+        ["tenant_id", "schedule_id"], ["schedules.tenant_id", "schedules.id"], ondelete="CASCADE"
+    ),
+    Index("schedule_firings_created_at_idx", "created_at"),
+    Index(
+        "schedule_firings_waiting_idx",
+        "tenant_id",
+        "schedule_id",
+        "at",
+        postgresql_where=text("outcome = 'waiting'"),
+    ),
+    comment="What became of each time of a schedule: its key makes one firing one run.",
+)
+
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    id_("tenant_id"),
+    new_id(),
+    text_("url"),
+    Column("types", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    when("created_at", now=True),
+    when("disabled_at"),
+    PrimaryKeyConstraint("tenant_id", "id"),
+)
+
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    id_("tenant_id"),
+    new_id(),
+    id_("webhook_id"),
+    json_("body"),
+    text_("status"),
+    int_("attempt"),
+    when("next_at"),
+    when("created_at", now=True),
+    PrimaryKeyConstraint("tenant_id", "id"),
+)
+
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("incarnation", Uuid, primary_key=True),
+    text_("name"),
+    text_("host"),
+    int_("pid", None),
+    Column("queues", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    int_("concurrency"),
+    int_("held"),
+    Column("queue_age_s", Double, nullable=False, server_default=text("0")),
+    text_("version"),
+    when("started_at", now=True),
+    when("seen_at", now=True),
+    when("stopping_at"),
+    when("died_at"),
+    text_("died_why", null=True),
+    comment="Worker processes; tenant-less on purpose: a process serves every tenant.",
+)
+
+
+leader = Table(
+    "leader",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("term", BigInteger, nullable=False, server_default=text("0")),
+    id_("holder", null=True),
+    text_("holder_name", null=True),
+    when("until"),
+    comment="One row a leadership; tenant-less on purpose.",
+)
