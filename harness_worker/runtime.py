@@ -40,6 +40,7 @@ from harness_common.store.rows import StoredRun, row_time
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.throttles import Throttles
+from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -141,7 +142,7 @@ class Runtime:
     bell: Bell
     http: httpx.AsyncClient
     models: ModelRegistry
-    tools: ToolRegistry
+    catalog: Catalog
     blobs: LocalBlobs
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
@@ -251,7 +252,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        tools=ToolRegistry.from_settings(settings),
+        catalog=Catalog(ToolRegistry.from_settings(settings)),
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),

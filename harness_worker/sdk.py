@@ -28,6 +28,7 @@ from harness_common.contracts.tool import (
     EffectClass,
     NewArtifact,
     Reach,
+    Risk,
     SandboxTier,
     Tool,
     ToolContext,
@@ -90,6 +91,14 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
     sandbox: SandboxTier | Literal["none", "B", "A"] = SandboxTier.NONE,
     queue: str | None = None,
     untrusted_output: bool = False,
+    risk: Risk = "low",
+    outbound: bool = False,
+    reads_private: bool = False,
+    repeatable: bool = False,
+    max_attempts: int | None = None,
+    cache_s: float | None = None,
+    fallback: str | None = None,
+    output_schema: Json | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Turn a function, async or sync, into a `Tool` value.
@@ -123,6 +132,14 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
             sandbox=SandboxTier(sandbox),
             queue=queue,
             untrusted_output=untrusted_output,
+            risk=risk,
+            outbound=outbound,
+            reads_private=reads_private,
+            repeatable=repeatable,
+            max_attempts=max_attempts,
+            cache_s=cache_s,
+            fallback=fallback,
+            output_schema=output_schema,
         )
         return Tool(spec, _adapt(fn, tool_name, model, takes_ctx=takes_ctx), meta or {})
 

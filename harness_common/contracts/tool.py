@@ -6,11 +6,12 @@ normalises; a tool only does its one thing and returns a value or raises.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol
+from uuid import UUID
 
 from harness_common.core.message import Json
 
@@ -33,6 +34,9 @@ class SandboxTier(StrEnum):
     """Trusted code of the operator, in the worker's own process."""
     B = "B"
     A = "A"
+
+
+Risk = Literal["low", "medium", "high"]
 
 
 class Reach(StrEnum):
@@ -64,6 +68,28 @@ class ToolSpec:
     """True when results come from outside the tenant's control (the web): their messages are
     labelled so.
     """
+    risk: Risk = "low"
+    """How much a mistaken call could cost; policy rules may ask for a person by it."""
+    outbound: bool = False
+    """True when a call can carry data out of the tenant's control."""
+    reads_private: bool = False
+    """True when results may hold what must not leave the tenant."""
+    repeatable: bool = False
+    """True for a `write` that may be asked for twice with the same arguments in one answer; of
+    others the second gets the first's result.
+    """
+    max_attempts: int | None = None
+    """Attempts within a step after a timeout or a transient failure: None is 2 for `read`, 1 for
+    the rest. A `write` has always one.
+    """
+    cache_s: float | None = None
+    """How long a `read` result may be reused for the same arguments within a session; None:
+    never.
+    """
+    fallback: str | None = None
+    """A tool that takes the same arguments and is called in its place while it is broken."""
+    output_schema: Json | None = None
+    """What a result must look like; one that does not is kept as an artifact and explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +195,13 @@ class Tool:
     spec: ToolSpec
     fn: ToolFunction
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ToolSource(Protocol):
+    """Where tools come from that a worker does not hold itself: those a tenant declared, those of
+    its MCP servers.
+    """
+
+    async def find(self, tenant_id: UUID, names: Sequence[str]) -> list[Tool]:
+        """Return the tenant's tools of these names, those that this source knows."""
+        ...

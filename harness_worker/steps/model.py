@@ -20,7 +20,8 @@ async def run(ctx: StepContext) -> ModelAnswered:
         return await recorded_answer(ctx)
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)
-    tools = [declared_tool(runtime.tools, name).spec for name in spec.tools]
+    registry = await runtime.catalog.registry(ctx.run.tenant_id, spec.tools)
+    tools = [declared_tool(registry, name).spec for name in spec.tools]
     request = ChatRequest(
         model=spec.model.partition("/")[2],
         messages=ctx.history + ctx.messages,

@@ -23,7 +23,7 @@ async def run(ctx: StepContext) -> StepResult:
         ToolScope(
             db=runtime.db,
             blobs=runtime.blobs,
-            registry=runtime.tools,
+            registry=await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools),
             settings=runtime.settings,
             clock=runtime.clock.now,
             threads=runtime.threads,

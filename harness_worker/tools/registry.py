@@ -110,6 +110,12 @@ class ToolRegistry:
         view._tools = {name: self.get(name) for name in names}
         return view
 
+    def with_(self, tools: Iterable[Tool]) -> ToolRegistry:
+        """Return a registry of these tools as well; the first of a name stays."""
+        wider = ToolRegistry()
+        wider._tools = {tool.spec.name: tool for tool in tools} | self._tools
+        return wider
+
     def load_module(self, module: str) -> list[Tool]:
         """Import a module and add the `Tool` values at its top level; returns them.
 

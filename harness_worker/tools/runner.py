@@ -36,14 +36,17 @@ from harness_common.core.errors import (
     UnknownOutcome,
 )
 from harness_common.core.message import Json
+from harness_common.core.policy import Decision, Verdict
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.json_codec import storable_text
+from harness_worker.tools.approvals import Approvals
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed, start_or_join
+from harness_worker.tools.gate import Gate
 from harness_worker.tools.ledger import Ledger
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
@@ -76,6 +79,8 @@ class ToolRunner:
     def __init__(self, scope: ToolScope) -> None:
         self._scope = scope
         self._ledger = Ledger(scope)
+        self._gate = Gate(scope)
+        self._approvals = Approvals(scope)
 
     def is_write(self, call: PendingCall) -> bool:
         """Tell whether a call must not run beside others."""
@@ -102,6 +107,18 @@ class ToolRunner:
             raise
         except HarnessError as error:
             return self._outcome(call, None, _refused(call.name, error))
+        decision = await self._gate.decide(call, tool)
+        if decision.verdict is Verdict.DENY:
+            return self._outcome(call, tool, _denied(tool.spec.name, decision))
+        if decision.verdict is Verdict.ASK:
+            answer = await self._approvals.seek(call, tool, decision)
+            if isinstance(answer, Ended):
+                return self._outcome(call, tool, answer)
+            call = replace(call, arguments=answer.arguments)
+        return await self._run_allowed(call, tool)
+
+    async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
+        """Run a call that is valid and may be made."""
         if tool.spec.effect is EffectClass.WRITE:
             if call.resume_at is not None and call.resume_at > self._scope.clock():
                 return self._outcome(call, tool, _waiting(Wait(call.index, "time", call.resume_at)))
@@ -314,6 +331,11 @@ def _refused(name: str, error: HarnessError) -> Ended:
     kind = "TRANSIENT" if isinstance(error, Transient) else error.error_code
     status = CallStatus.REJECTED if isinstance(error, Invalid) else CallStatus.FAILED
     return _failed(name, kind, error.message, status)
+
+
+def _denied(name: str, decision: Decision) -> Ended:
+    why = "; ".join(decision.reasons) or "policy does not allow it"
+    return _failed(name, "PERMISSION_DENIED", f"E403: {why}", CallStatus.REJECTED)
 
 
 def _waiting(wait: Wait) -> Ended:

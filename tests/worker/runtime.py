@@ -33,6 +33,7 @@ from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
 from harness_worker.steps.context import StepContext
 from harness_worker.throttles import Throttles
+from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
 from tests.fakes.cut_proxy import CutProxy
 from tests.store.play import Play
@@ -129,7 +130,7 @@ async def make_runtime(
         bell=bell,
         http=unused,
         models=models,
-        tools=ToolRegistry(tools),
+        catalog=Catalog(ToolRegistry(tools)),
         blobs=unused,
         claims=Batcher(partial(claim, db, worker=worker, hold_s=900), alone_on=(psycopg.Error,)),
         commits=group_commit(db),
@@ -168,7 +169,7 @@ async def claim_tools_step(runtime: Runtime, play: Play, run_id: UUID) -> StepCo
     held = Held(play.tenant_id, run_id, "lease", claimed.run.claim_id)
     return StepContext(
         run=claimed.run,
-        spec=AgentSpec(tools=runtime.tools.names()),
+        spec=AgentSpec(tools=runtime.catalog.local.names()),
         history=(),
         messages=claimed.messages,
         calls=claimed.calls,

@@ -36,7 +36,7 @@ async def tools_step(play, runtime, *names, **more):
     await sql(
         play.db,
         "UPDATE agents SET spec = jsonb_set(spec, '{tools}', to_jsonb(cast(:n AS text[])))",
-        n=list(runtime.tools.names()),
+        n=list(runtime.catalog.local.names()),
     )
     run_id = await play.start(**more)
     await play.step(run_id, say(tools=names))
