@@ -31,7 +31,7 @@ from harness_common.core.rate import Rate
 from harness_common.settings import SchedulerSettings
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied, apply
-from harness_common.store.db import Row, run_sql
+from harness_common.store.db import Row, run_sql, run_together
 from harness_worker.scheduler.looper import Look, Shared
 
 SHARE: Final = 8
@@ -107,13 +107,9 @@ class AdmitLoop:
 
     async def _read(self) -> Scene:
         shared, config = self._shared, self._shared.settings.scheduler
-        streams = await shared.db.fetch(
-            "streams_read",
-            self._after
-            | {"streams": _STREAMS, "most": config.batch + 1, "skipped": shared.skipped()},
-        )
+        streams = await self._streams()
         self._go_round(streams)
-        load = await self._queue_load()
+        load = self._load
         waiting: dict[UUID, dict[Stream, int]] = {}
         for row in streams:
             mine = waiting.setdefault(row["tenant_id"], {})
@@ -133,25 +129,27 @@ class AdmitLoop:
             if row["nth"] == _STREAMS:
                 self._after = {name: row[name] for name in _BEGINNING}
 
-    async def _queue_load(self) -> list[Row]:
-        """Count what each queue holds, less often when that is much; in between what was let in is
-        added, so that the bound holds.
+    async def _streams(self) -> list[Row]:
+        """Read what waits and, in the same round trip, what each queue holds.
+
+        That is counted less often when it is much; in between what was let in is added, so that the
+        bound holds.
         """
-        if time.monotonic() < self._load_until:
-            return self._load
-        config = self._shared.settings
-        self._load = await self._shared.db.fetch(
-            "queue_load",
-            {
-                "lease_s": config.worker.lease_s,
-                "rung_s": config.scheduler.ring_after_max_s,
-                "most": 2 * config.scheduler.max_running,
-            },
-        )
-        counted = sum(row["running"] for row in self._load)
-        if counted > _COUNT_FREELY:
-            self._load_until = time.monotonic() + min(_SOON_S, counted * _COUNT_PAUSE_S)
-        return self._load
+        shared, config = self._shared, self._shared.settings
+        most = config.scheduler.batch + 1
+        params = {"streams": _STREAMS, "most": most, "skipped": shared.skipped()}
+        statements: list[tuple[str, Row]] = [("streams_read", self._after | params)]
+        counting = time.monotonic() >= self._load_until
+        if counting:
+            statements.append(("queue_load", {"lease_s": config.worker.lease_s}))
+        async with shared.db.connection() as conn:
+            answers = await run_together(conn, statements, shared.db.timeout_s)
+        if counting:
+            self._load = answers[1]
+            counted = sum(row["running"] for row in self._load)
+            if counted > _COUNT_FREELY:
+                self._load_until = time.monotonic() + min(_SOON_S, counted * _COUNT_PAUSE_S)
+        return answers[0]
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
@@ -161,8 +159,7 @@ class AdmitLoop:
         """
         shared, timeout_s = self._shared, self._shared.db.timeout_s
         async with shared.db.transaction() as conn:
-            await shared.check_term(conn)
-            held = await run_sql(conn, "slots_take", {"tenants": plan.touched}, timeout_s)
+            held = await shared.led(conn, "slots_take", {"tenants": plan.touched})
             granted = fit_blocks(scene, plan, held)
             body = [
                 {
@@ -172,19 +169,21 @@ class AdmitLoop:
                 }
                 for row in held
             ]  # fmt: skip
-            await run_sql(conn, "slots_write", {"slots": json_codec.dumps_text(body)}, timeout_s)
             room = {
                 row["tenant_id"]: min(row["max_running"], granted[row["tenant_id"]])
                 - row["running"]
                 for row in held
             }
             streams = wanted_streams(plan.given, room, scene.rates)
-            if not streams:
-                return []
             params = {"streams": json_codec.dumps_text(streams), "skipped": shared.skipped()}
-            rows = keep_within(
-                await run_sql(conn, "admit_pick", params, timeout_s), plan.given, room
+            _, picked = await run_together(
+                conn,
+                [("slots_write", {"slots": json_codec.dumps_text(body)}), ("admit_pick", params)],
+                timeout_s,
             )
+            if not picked:
+                return []
+            rows = keep_within(picked, plan.given, room)
             writes = shared.writes(rows, lambda *_: [Admit()], held[0]["now"])
             applied = [
                 one for one in await apply(conn, writes, timeout_s=timeout_s) if one is not None

@@ -8,10 +8,10 @@ term.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import structlog
@@ -26,7 +26,7 @@ from harness_common.core.rules import advance
 from harness_common.core.run import Status
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.rows import run_from_row
 
 log = structlog.get_logger()
@@ -140,11 +140,24 @@ class Shared:
             self._skipped.clear()
         return list(self._skipped)
 
+    async def led(self, conn: Connection, name: str, params: Mapping[str, Any]) -> list[Row]:
+        """Run the SQL file `name` in this transaction while this term lasts, in one round trip;
+        raises as `check_term` does.
+        """
+        statements = [("lead_check", {"term": self.term}), (name, params)]
+        held, rows = await run_together(conn, statements, self.db.timeout_s)
+        self._require_term(held)
+        return rows
+
     async def check_term(self, conn: Connection) -> None:
         """Hold the term for this transaction; raises `Conflict` when another scheduler leads
         (INV12).
         """
-        if not await run_sql(conn, "lead_check", {"term": self.term}, self.db.timeout_s):
+        params = {"term": self.term}
+        self._require_term(await run_sql(conn, "lead_check", params, self.db.timeout_s))
+
+    def _require_term(self, held: Sequence[Row]) -> None:
+        if not held:
             raise Conflict("another scheduler leads now", code="TERM_OVER", term=self.term)
 
 

@@ -23,7 +23,7 @@ from harness_common.core.liveness import SAMPLE_APART_S, Absence, Watch, loss
 from harness_common.core.rules import advance, is_suspect
 from harness_common.core.run import Status
 from harness_common.store.apply import Applied, Write, apply
-from harness_common.store.db import Row, run_sql
+from harness_common.store.db import Row
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
@@ -159,10 +159,8 @@ class ReapLoop:
         """
         shared = self._shared
         async with shared.db.transaction() as conn:
-            await shared.check_term(conn)
-            rows = await run_sql(
-                conn, "orphans", {"skipped": list(skipped), "batch": BATCH}, shared.db.timeout_s
-            )
+            params = {"skipped": list(skipped), "batch": BATCH}
+            rows = await shared.led(conn, "orphans", params)
             writes = [write for row in rows if (write := self._give_back(row, skipped))]
             done = await apply(conn, writes, timeout_s=shared.db.timeout_s) if writes else []
         applied = [one for one in done if one is not None]

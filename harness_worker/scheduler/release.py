@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from harness_common.store.db import run_sql
 from harness_worker.scheduler.looper import Look, Shared
 
 _NOBODY: Final = UUID(int=0)
@@ -65,5 +64,4 @@ class ReleaseLoop:
     async def _write(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
         shared = self._shared
         async with shared.db.transaction() as conn:
-            await shared.check_term(conn)
-            return (await run_sql(conn, name, params, shared.db.timeout_s))[0]
+            return (await shared.led(conn, name, params))[0]

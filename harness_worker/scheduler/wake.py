@@ -40,8 +40,7 @@ class WakeLoop:
         shared = self._shared
         applied: list[Applied | None] = []
         async with shared.db.transaction() as conn:
-            await shared.check_term(conn)
-            slot = (await run_sql(conn, "slots_lock", {"tenant_id": tenant_id}, 10.0))[0]
+            slot = (await shared.led(conn, "slots_lock", {"tenant_id": tenant_id}))[0]
             room = 0 if others_wait else slot["room"]
             rows = await run_sql(
                 conn,

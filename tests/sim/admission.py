@@ -53,9 +53,9 @@ class Admission(Tables):
             for _, s in sorted(self.slots.items())
         ]
 
-    def queue_load(self, lease_s: float, rung_s: float) -> list[Row]:
+    def queue_load(self, lease_s: float) -> list[Row]:
         now = self.world.time()
-        since, soon = now - timedelta(seconds=lease_s), now + timedelta(seconds=rung_s)
+        since = now - timedelta(seconds=lease_s)
         load: dict[str, list[int]] = {}
         total = 0
         for w in self.workers.values():
@@ -64,8 +64,7 @@ class Admission(Tables):
                 for queue in w["queues"]:
                     load.setdefault(queue, [0, 0])[0] += w["concurrency"]
         for r in self.runs.values():
-            rung = r["status"] == "running" and r["wake_at"] is not None and r["wake_at"] <= soon
-            if r["claim_id"] is not None or rung:
+            if r["status"] == "running":
                 load.setdefault(r["queue"], [0, 0])[1] += 1
         return [
             {"queue": q, "capacity": capacity, "running": running, "total": total}

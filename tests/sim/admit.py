@@ -98,7 +98,7 @@ class Admitting:
         sim, store = self.sim, self.store
         reads = (
             store.streams_read,
-            lambda: store.queue_load(sim.lease_s, sim.ring_after_max_s),
+            lambda: store.queue_load(sim.lease_s),
             store.slots_read,
         )
         if self.world.random() < 0.2:  # with something in between, now and then

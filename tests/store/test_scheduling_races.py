@@ -291,7 +291,6 @@ async def test_a_limit_on_steps_that_is_taken_off_lets_the_waiting_go(play, db):
 # ── places of a queue ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.xfail(reason="delayed runs that are due soon fill the bound of the count", strict=True)
 async def test_many_that_are_due_soon_do_not_hide_the_doorbells_of_a_queue(play, db):
     """The broker holds no more doorbells of a queue than its workers have places."""
     shared = await lead(db, limit=1)  # counts up to two that are due within a minute

@@ -181,6 +181,7 @@ runs = Table(
         postgresql_where=text("forked_from IS NOT NULL"),
     ),
     Index("runs_owner_idx", "claimed_by", postgresql_where=text("claim_id IS NOT NULL")),
+    Index("runs_running_idx", "queue", postgresql_where=text("status = 'running'")),
     Index("runs_session_idx", "tenant_id", "session_id", "id"),
     postgresql_with={"fillfactor": 70},
 )

@@ -1,4 +1,4 @@
--- Per queue: what its live workers can hold, and what they hold or were rung for; `total` is what all live workers can hold.
+-- Per queue: what its live workers can hold, and what runs on it: what they hold or were rung for; `total` is what all live workers can hold.
 WITH alive AS (
     SELECT queues, concurrency FROM workers
     WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s)
@@ -7,10 +7,5 @@ SELECT queue, sum(capacity)::int AS capacity, sum(running)::int AS running, (SEL
 FROM (
     SELECT q.queue, sum(alive.concurrency) AS capacity, 0 AS running FROM alive, unnest(alive.queues) AS q (queue) GROUP BY q.queue
     UNION ALL
-    SELECT queue, 0, count(*) FROM runs WHERE claim_id IS NOT NULL GROUP BY queue
-    UNION ALL
-    SELECT queue, 0, count(*) FROM (
-        SELECT queue, status, claim_id FROM runs WHERE wake_at <= statement_timestamp() + make_interval(secs => %(rung_s)s)
-        ORDER BY wake_at LIMIT %(most)s) AS soon
-    WHERE status = 'running' AND claim_id IS NULL GROUP BY queue
+    SELECT queue, 0, count(*) FROM runs WHERE status = 'running' GROUP BY queue
 ) AS load GROUP BY queue
