@@ -171,6 +171,21 @@ class Settings(BaseSettings):
     tool: ToolSettings = ToolSettings()
     log: LogSettings = LogSettings()
 
+    @model_validator(mode="after")
+    def _leases_outlast_looks(self) -> Settings:
+        lease_s, tick_s = self.worker.lease_s, self.scheduler.idle_tick_s
+        if lease_s <= 2 * tick_s:
+            raise ValueError(
+                f"worker.lease_s is {lease_s:g} and must be more than twice scheduler.idle_tick_s "
+                f"({tick_s:g}): a dead process is seen by looks that come between its heartbeats"
+            )
+        if lease_s <= self.worker.renew_s:
+            raise ValueError(
+                f"worker.renew_s is {self.worker.renew_s:g} and must be less than worker.lease_s "
+                f"({lease_s:g}): a lease has to be renewed before it is over"
+            )
+        return self
+
     def require_database_url(self) -> str:
         """Return the database URL or say how to set it."""
         if self.database_url is None:

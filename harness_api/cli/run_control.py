@@ -192,7 +192,7 @@ def retry(  # noqa: PLR0917 - typer wants it so
                 client,
                 "retry",
                 chosen,
-                lambda run: client.runs.retry(run.id, from_step),
+                lambda run: client.runs.retry(run.id, from_step, if_not_retried=True),
                 as_json=as_json,
             )
             return

@@ -182,12 +182,15 @@ class Runs(Resource[M]):
         return await self._http.fetch(Call("POST", path, body={"text": text}), Run)
 
     @operation
-    async def retry(self, run_id: str, from_step: int | None = None) -> Run:
+    async def retry(
+        self, run_id: str, from_step: int | None = None, *, if_not_retried: bool = False
+    ) -> Run:
         """Start a new run from the last checkpoint of one that failed or was cancelled, or that
-        does `from_step` and what follows anew.
+        does `from_step` and what follows anew. With `if_not_retried` a second retry is refused.
         """
         path = id_path("/v1/runs/{}/retry", "run", run_id)
-        return await self._http.fetch(Call("POST", path, body=given(from_step=from_step)), Run)
+        body = given(from_step=from_step, if_not_retried=if_not_retried or None)
+        return await self._http.fetch(Call("POST", path, body=body), Run)
 
     @operation
     async def fork(

@@ -182,6 +182,7 @@ async def post_retry(
         caller.tenant_id,
         run_id,
         from_step=body.from_step if body else None,
+        if_not_retried=body is not None and body.if_not_retried,
         created_by=caller.name,
         trace_id=trace_id_of(request),
         actor=caller.actor,

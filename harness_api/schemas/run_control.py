@@ -23,6 +23,9 @@ class RunRetry(Input):
     from_step: Annotated[
         int | None, Field(ge=1, lt=2**31, description="The first step to do anew.")
     ] = None
+    if_not_retried: Annotated[
+        bool, Field(description="Refuse with 409 when a retry of the run was made before.")
+    ] = False
 
 
 class RunPause(Input):

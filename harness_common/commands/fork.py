@@ -20,7 +20,7 @@ from harness_common.core.message import Json, Message, user
 from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
 
@@ -59,6 +59,7 @@ async def retry_run(
     run_id: UUID,
     *,
     from_step: int | None = None,
+    if_not_retried: bool = False,
     created_by: str,
     trace_id: str = "",
     actor: Actor | None = None,
@@ -66,9 +67,12 @@ async def retry_run(
     """Make a new run that goes on from the last checkpoint of one that failed or was cancelled, or
     that does step `from_step` and what follows anew.
 
-    Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded.
+    Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded; with
+    `if_not_retried` also when a retry of it was made before, by whoever.
     """
     async with db.tenant_transaction(tenant_id) as conn:
+        if if_not_retried:
+            await _require_not_retried(db, conn, tenant_id, run_id)
         source = await _source(db, conn, tenant_id, run_id)
         if source.state.status not in {Status.FAILED, Status.CANCELLED}:
             raise Conflict(
@@ -106,6 +110,23 @@ async def fork_run(
                 status=str(source.state.status),
             )
         return await _fork(db, conn, source, request, "run.fork", actor)
+
+
+async def _require_not_retried(
+    db: Database, conn: Connection, tenant_id: UUID, run_id: UUID
+) -> None:
+    """Hold the run, so that of two that retry it at once the second sees the first."""
+    params = {"tenant_id": tenant_id, "run_id": run_id}
+    # Two statements: the second must see what was committed while the first waited.
+    _, found = await run_together(conn, [("lock_run", params), ("retry_of", params)], db.timeout_s)
+    if found:
+        retry = encode("run", found[0]["id"])
+        raise Conflict(
+            f"{retry} is a retry of this run already; retry that one, or leave if_not_retried out",
+            code="ALREADY_RETRIED",
+            field="if_not_retried",
+            retry=retry,
+        )
 
 
 async def _source(db: Database, conn: Connection, tenant_id: UUID, run_id: UUID) -> StoredRun:

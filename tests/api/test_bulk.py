@@ -59,6 +59,21 @@ async def test_a_bulk_retry_that_is_repeated_does_nothing_twice(api, play, harne
     assert {r["forked_from"]["run_id"] for r in runs if r["forked_from"]} == set(limited)
 
 
+async def test_of_two_bulk_retries_at_once_one_retries_each_run(api, play):
+    (run,) = await failed_runs(api, play, 1, "LIMITED")
+    path, body = f"/v1/runs/{run}/retry", {"if_not_retried": True}
+    answers = await asyncio.gather(*(api.post(path, json=body) for _ in range(6)))
+    codes = sorted(a.status_code for a in answers)
+    assert codes == [202] + [409] * 5
+    retry = next(a.json()["id"] for a in answers if a.status_code == 202)
+    refused = [a.json() for a in answers if a.status_code == 409]
+    assert {(r["code"], r["retry"]) for r in refused} == {("ALREADY_RETRIED", retry)}
+    await play.step(decode("run", retry), StepFailed(Failure("permanent", "LIMITED", "no"), WHEN))
+    late = await api.post(path, json=body)
+    assert (late.status_code, late.json()["code"]) == (409, "ALREADY_RETRIED")
+    assert (await api.post(path)).status_code == 202  # who wants another gets one
+
+
 async def test_bulk_is_bounded_and_goes_on_where_it_stopped(api, play, harness):
     await failed_runs(api, play, 3, "LIMITED")
     argv = ("runs", "retry", "--where", "error.code=LIMITED", "--limit", "2", "--yes")
