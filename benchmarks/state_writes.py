@@ -17,6 +17,8 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID, uuid4
 
+import uvloop
+
 from benchmarks.load import Load, open_load, scripted
 from benchmarks.options import Options
 from benchmarks.report import Measure, Outcome, percentile
@@ -40,7 +42,7 @@ def run(stack: Stack, options: Options) -> Outcome:
     """Measure for some seconds at the rate asked for."""
     seconds = 2 if options.quick else 15
     with stack.lab("writes") as lab:
-        return asyncio.run(_measure(lab, seconds))
+        return uvloop.run(_measure(lab, seconds))
 
 
 class _Writer:
