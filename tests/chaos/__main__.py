@@ -32,10 +32,6 @@ def _arguments() -> argparse.Namespace:
         "--p99-limit", type=float, metavar="S",
         help="be red when a killed process's runs wait longer than that (99 of 100)",
     )  # fmt: skip
-    parser.add_argument(
-        "--mutate", metavar="NAME",
-        help="switch a mechanism off (HARNESS_TEST_MUTATE=NAME) and expect red: 0 is red, 1 green",
-    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -61,20 +57,14 @@ def main() -> int:
         disk=no_mounts is None,
         keep=given.keep,
         p99_limit_s=given.p99_limit,
-        env={"HARNESS_TEST_MUTATE": given.mutate} if given.mutate else {},
     )
     chaos = Chaos(size, options)
-    report = chaos.run() | {"mutation": given.mutate}
+    report = chaos.run()
     text = json.dumps(report, indent=2, default=str)
     if given.out:
         given.out.write_text(text + "\n")
     sys.stdout.write(text + "\n")
-    green = bool(report["green"])
-    if given.mutate:
-        verdict = "green, so nothing noticed" if green else "red, as it must be"
-        say(f"mutation {given.mutate}: {verdict}")
-        return int(green)
-    return int(not green)
+    return int(not report["green"])
 
 
 if __name__ == "__main__":

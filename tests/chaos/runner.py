@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -34,7 +34,6 @@ _STEP_S = 8.0
 """Longer than any step of the workload."""
 """A supervisor starts a process that ended sooner with a pause."""
 _SHOWN_RUNS = 5
-_MUTATION_WORKERS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,9 @@ class Options:
     disk: bool = False
     keep: bool = False
     p99_limit_s: float | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
-FULL = Size(2_000, 300, 420.0)
+FULL = Size(2_000, 320, 430.0)
 SMALL = Size(300, 40, 60.0)
 
 
@@ -68,18 +66,11 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def plan(
-    kinds: list[Fault], count: int, chance: random.Random, *, more_workers: int = 1
-) -> deque[Fault]:
-    """Choose the faults: every kind at least once, then by weight, in a random order.
-
-    With `more_workers` those that take a worker away come so many times as often: most mechanisms
-    that a mutation removes are there for them.
-    """
+def plan(kinds: list[Fault], count: int, chance: random.Random) -> deque[Fault]:
+    """Choose the faults: every kind at least once, then by weight, in a random order."""
     chosen = kinds[:count]
     while len(chosen) < count:
-        weights = [k.weight * (more_workers if k.target == "worker" else 1) for k in kinds]
-        chosen += chance.choices(kinds, weights)
+        chosen += chance.choices(kinds, [k.weight for k in kinds])
     chance.shuffle(chosen)
     return deque(chosen)
 
@@ -209,7 +200,6 @@ class Chaos:
         began = time.monotonic()
         stack = ChaosStack(
             small_disk=self._options.disk and not self._options.kills,
-            env=dict(self._options.env),
             plain=bool(self._options.kills),
         )
         with stack:
@@ -245,8 +235,7 @@ class Chaos:
             kinds, outcome.skipped = usable(world.stack)
             for name, why in outcome.skipped.items():
                 say(f"{name} is left out: {why}")
-            more = _MUTATION_WORKERS if "HARNESS_TEST_MUTATE" in self._options.env else 1
-            faults = plan(kinds, self._size.faults, self._chance, more_workers=more)
+            faults = plan(kinds, self._size.faults, self._chance)
             Attack(world, outcome, self._chance).run(faults, self._size.seconds)
         workload.finish()
         outcome.window_s = time.monotonic() - began

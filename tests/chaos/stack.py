@@ -47,7 +47,7 @@ class ChaosStack(Stack):
     clock.
     """
 
-    def __init__(self, *, small_disk: bool, env: dict[str, str], plain: bool = False) -> None:
+    def __init__(self, *, small_disk: bool, plain: bool = False) -> None:
         super().__init__(apis=1, schedulers=1, workers=1, processes=2)
         self._plain = plain
         self._wants_disk = small_disk
@@ -63,7 +63,6 @@ class ChaosStack(Stack):
             "HARNESS_TOOL__FILE_ROOT": str(root),
             "HARNESS_WORKER__TOOLS": '["tests.chaos.tools"]',
             "HARNESS_DATABASE__TIMEOUT_S": str(DATABASE_TIMEOUT_S),
-            **env,
         }
         self._local = threading.local()
 
