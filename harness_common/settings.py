@@ -138,6 +138,16 @@ class ToolSettings(_Group):
     """A JSON file that declares the programs `run_program` may start."""
     inline_result_bytes: int = 16 * 1024
     """A larger result is kept as an artifact and summarised for the model."""
+    max_result_bytes: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024
+    """A result beyond this is the error BAD_RESULT, with this much kept as an artifact."""
+    parallel_reads: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """How many calls of one step go side by side at most."""
+    breaker_failures: Annotated[int, Field(ge=1)] = 5
+    """So many faults of a tool within the window open its breaker, if half of its calls fail."""
+    breaker_window_s: Annotated[float, Field(gt=0)] = 30.0
+    breaker_open_s: Annotated[float, Field(gt=0)] = 10.0
+    """How long a breaker stays open before one call tries the tool; doubled each time it fails."""
+    breaker_open_max_s: Annotated[float, Field(gt=0)] = 300.0
 
 
 class LogSettings(_Group):

@@ -141,20 +141,26 @@ async def lease_loop(runtime: Runtime) -> None:
 
 
 async def signal_loop(runtime: Runtime) -> None:
-    """Listen for cancels and throttles over Redis; what is lost arrives with the next heartbeat."""
+    """Listen for cancels, throttles and breakers over Redis; a lost cancel or throttle arrives with
+    the next heartbeat, a breaker with the next fault.
+    """
     while True:
         try:
             async with runtime.channel.worker_signals(runtime.worker) as signals:
                 await runtime.throttles.look()  # what was told while nobody listened
                 runtime.throttles.deaf = False
+                await runtime.breakers.look()
+                runtime.breakers.deaf = False
                 async for signal in signals:
                     if "cancel" in signal:
                         request_cancel(runtime, UUID(hex=signal["cancel"]))
                     if "throttle" in signal:
                         runtime.throttles.heard(signal["throttle"])
+                    if "breaker" in signal:
+                        runtime.breakers.heard(signal["breaker"])
         except (*RedisFault, DatabaseUnavailable) as error:
             log.info("signals.reconnecting", error=str(error))
         except Exception:
             log.exception("signals.failed")
-        runtime.throttles.deaf = True
+        runtime.throttles.deaf = runtime.breakers.deaf = True
         await asyncio.sleep(0.2 + 0.8 * random.random())

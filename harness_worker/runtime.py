@@ -40,6 +40,7 @@ from harness_common.store.rows import StoredRun, row_time
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.throttles import Throttles
+from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
@@ -147,6 +148,7 @@ class Runtime:
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
+    breakers: Breakers
     threads: ToolThreads = field(default_factory=ToolThreads)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -260,10 +262,11 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         ),
         commits=group_commit(db),
         throttles=Throttles(db, channel, clock.now),
+        breakers=Breakers(db, channel, clock.now, settings.tool),
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))
-    runtime.throttles.deaf = True  # until the broadcasts are heard
+    runtime.throttles.deaf = runtime.breakers.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now
     return runtime
 

@@ -26,6 +26,7 @@ from harness_api.cli import (
     sessions,
     tenant,
     throttles,
+    tool_breakers,
 )
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
@@ -60,6 +61,7 @@ for name, commands in {
     "sessions": sessions.app,
     "schedules": schedules.app,
     "artifacts": artifacts.app,
+    "tools": tool_breakers.app,
     "keys": keys.app,
     "tenant": tenant.app,
     "platform": tenant.platform,

@@ -83,6 +83,32 @@ def _tool(payload: Payload, _: str) -> str:
     return f"tool   {short(str(payload.get('tool')))}  {state}  {ms(payload.get('ms'))}{made}"
 
 
+def _tool_retried(payload: Payload, _: str) -> str:
+    why = short(f"{payload.get('error_type')}: {payload.get('why')}", 80)
+    return (
+        f"tool   {short(str(payload.get('tool')))}  attempt {payload.get('attempt')} failed "
+        f"({why}), again in {payload.get('retry_in_s')} s"
+    )
+
+
+def _tool_degraded(payload: Payload, _: str) -> str:
+    tool, instead = short(str(payload.get("tool"))), short(str(payload.get("fallback")))
+    return (
+        f"tool   {tool}  fails, {instead} is called instead ({short(str(payload.get('why')), 60)})"
+    )
+
+
+def _breaker_opened(payload: Payload, _: str) -> str:
+    return (
+        f"tool   {short(str(payload.get('tool')))}  failed {payload.get('failures')} times, not "
+        f"called for {payload.get('open_s')} s ({short(str(payload.get('reason')), 60)})"
+    )
+
+
+def _breaker_closed(payload: Payload, _: str) -> str:
+    return f"tool   {short(str(payload.get('tool')))}  works again"
+
+
 def _tool_started(payload: Payload, _: str) -> str:
     return f"tool   {short(str(payload.get('tool')))}  started"
 
@@ -224,4 +250,8 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
     ev.TOOL_FAILED: _tool,
     ev.TOOL_TIMEOUT: _tool,
     ev.TOOL_UNKNOWN: _tool,
+    ev.TOOL_RETRIED: _tool_retried,
+    ev.TOOL_DEGRADED: _tool_degraded,
+    ev.TOOL_BREAKER_OPENED: _breaker_opened,
+    ev.TOOL_BREAKER_CLOSED: _breaker_closed,
 }

@@ -25,6 +25,7 @@ from harness_api.client.runs import Runs
 from harness_api.client.schedules import Schedules
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
+from harness_api.client.tools import Tools
 from harness_api.client.wire import AsyncWire, BlockingWire, Wire
 
 
@@ -45,6 +46,7 @@ class _Nouns(Generic[M]):
         self.platform: Platforms[M] = Platforms(http)
         self.workers: Workers[M] = Workers(http)
         self.throttles: Throttles[M] = Throttles(http)
+        self.tools: Tools[M] = Tools(http)
         self.audit: Audit[M] = Audit(http)
         self.health: Health[M] = Health(http)
         self._wire = wire

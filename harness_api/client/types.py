@@ -223,6 +223,12 @@ class ToolCall(View):
     idempotency_key: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    tool_version: str | None = None
+    ran_arguments: Any = None
+    failed_attempts: tuple[dict[str, Any], ...] = ()
+    duplicate_of: str | None = None
+    cached_from: str | None = None
+    served_by: str | None = None
 
 
 class Checkpoint(View):
@@ -453,6 +459,20 @@ class Throttle(View):
     since: datetime | None = None
     updated_at: datetime | None = None
     waiting: int = 0
+
+
+class Breaker(View):
+    """What is known of a tool that failed lately: `open`, `half_open` or `closed`."""
+
+    tool: str
+    state: str
+    failures: int = 0
+    successes: int = 0
+    opens: int = 0
+    reason: str = ""
+    opened_at: datetime | None = None
+    until: datetime | None = None
+    updated_at: datetime | None = None
 
 
 class AuditEntry(View):

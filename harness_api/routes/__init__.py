@@ -19,6 +19,7 @@ from harness_api.routes import (
     sessions,
     tenant,
     throttles,
+    tool_breakers,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -34,6 +35,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     api_keys.router,
     tenant.router,
     throttles.router,
+    tool_breakers.router,
     platform.router,
     health.router,
 )

@@ -106,6 +106,12 @@ def _tool_call(row: Row, run_id: str) -> ToolCallView:
         idempotency_key=f"{run_id}.{_call(row)}",
         started_at=row["started_at"],
         finished_at=row["finished_at"],
+        tool_version=row["tool_version"],
+        ran_arguments=row["ran_arguments"],
+        failed_attempts=row["failed_attempts"] or [],
+        duplicate_of=row["duplicate_of"],
+        cached_from=row["cached_from"],
+        served_by=row["served_by"],
     )
 
 

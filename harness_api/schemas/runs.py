@@ -322,6 +322,17 @@ class ToolCallView(Output):
     idempotency_key: str
     started_at: Time | None
     finished_at: Time | None
+    tool_version: str | None
+    ran_arguments: Json
+    """What was run, when a person changed the arguments."""
+    failed_attempts: list[dict[str, Any]]
+    """The attempts before the last: `attempt`, `error_type`, `why`, `ms`, `at`."""
+    duplicate_of: str | None
+    """The equal call of the same answer whose result this is."""
+    cached_from: str | None
+    """The earlier call whose result was used again."""
+    served_by: str | None
+    """The fallback tool that was called in its place."""
 
 
 class CheckpointView(Output):

@@ -50,6 +50,10 @@ class Channel:
         """Tell all worker processes of a throttle; False when Redis did not take it."""
         return await self._publish(self._name("workers", "all"), {"throttle": throttle})
 
+    async def breaker(self, told: Json) -> bool:
+        """Tell all worker processes that a tool's breaker opened or closed."""
+        return await self._publish(self._name("workers", "all"), {"breaker": told})
+
     async def nudge(self) -> bool:
         """Wake the scheduler before its next tick."""
         return await self._publish(nudge_channel(self._prefix), {})

@@ -84,6 +84,22 @@ class CallOutcome:
     """True when the ledger already held this result (a `write`, or a crash before the step's
     commit).
     """
+    fingerprint: str | None = None
+    """Who asked for what: principal, tool, version and arguments as run. None if nothing
+    started.
+    """
+    ran_arguments: Json = None
+    """What was run, when a person changed what was asked for."""
+    failed_attempts: tuple[Json, ...] = ()
+    """The attempts before the last, each with its error and when."""
+    duplicate_of: str | None = None
+    """The equal call (`step.index`) of the same answer whose result this is."""
+    cached_from: str | None = None
+    """The earlier call (`run_….step.index`) whose result was used again."""
+    cached_until: datetime | None = None
+    """Until when later calls of the session may use this result."""
+    served_by: str | None = None
+    """The fallback tool that was called in place of the one asked for."""
 
 
 @dataclass(frozen=True, slots=True)

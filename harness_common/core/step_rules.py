@@ -287,6 +287,9 @@ def _outcome_event(outcome: CallOutcome, number: int) -> Event:
         payload["error_type"] = outcome.error_type
     if outcome.artifacts:
         payload["artifacts"] = list(outcome.artifacts)
+    for mark in ("duplicate_of", "cached_from", "served_by"):
+        if (value := getattr(outcome, mark)) is not None:
+            payload[mark] = value
     return Event(name, payload, number)
 
 

@@ -136,7 +136,10 @@ def _proposals(step: int, message: Message) -> list[dict[str, Any]]:
     ]
 
 
-def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]]:
+def outcome_rows(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]]:
+    """Write how calls ended as `commit.sql` and `call_keep.sql` read it; what the ledger has
+    already is left out.
+    """
     return [
         {
             "step": step,
@@ -154,6 +157,15 @@ def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]
             "resume_at": o.resume_at,
             "input_tokens": o.input_tokens,
             "output_tokens": o.output_tokens,
+            "fingerprint": o.fingerprint,
+            "ran_arguments": None
+            if o.ran_arguments is None
+            else json_codec.dumps_text(o.ran_arguments),
+            "failed_attempts": o.failed_attempts or None,
+            "duplicate_of": o.duplicate_of,
+            "cached_from": o.cached_from,
+            "cached_until": o.cached_until,
+            "served_by": o.served_by,
         }
         for o in outcomes
         if not o.recorded
@@ -273,7 +285,7 @@ def prepare(write: Write) -> Prepared:
         "proposed": _proposals(after.step + 1, write.transition.messages[-1])
         if write.transition.proposed
         else [],
-        "outcomes": _outcomes(before.step + 1, write.transition.outcomes),
+        "outcomes": outcome_rows(before.step + 1, write.transition.outcomes),
     }
     return Prepared(write, claim_id, keep is not None, attempt, rings, body)
 

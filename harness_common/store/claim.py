@@ -114,8 +114,12 @@ def _claimed(row: Row) -> Claimed:
 def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
     """Return the ledger rows that a commit has just proposed, as `claim` would read them."""
     empty = dict.fromkeys(
-        ("attempt_id", "resume_at", "result", "error_type", "trust", "effect", "tool_version")
-    )
+        (
+            "attempt_id", "resume_at", "result", "error_type", "trust", "effect", "tool_version",
+            "fingerprint", "ran_arguments", "failed_attempts", "duplicate_of", "cached_from",
+            "served_by",
+        )
+    )  # fmt: skip
     return tuple(
         empty
         | {

@@ -22,9 +22,13 @@ def redact(text: str, *secrets: str) -> str:
     """Shorten `text` to one line of `MAX_CHARS` and blot out `secrets` and whatever looks like a
     credential.
     """
-    text = text[: 20 * MAX_CHARS]
+    text = _BLANK.sub(" ", blot(text[: 20 * MAX_CHARS], *secrets)).strip()
+    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+
+
+def blot(text: str, *secrets: str) -> str:
+    """Blot out `secrets` and whatever looks like a credential, and leave the rest as it is."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, "[redacted]")
-    text = _BLANK.sub(" ", _SECRET.sub("[redacted]", text)).strip()
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
+    return _SECRET.sub("[redacted]", text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
@@ -13,7 +14,9 @@ from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.tools.call import PendingCall, ToolScope
+from harness_worker.tools.keeper import Keeper
 from harness_worker.tools.runner import ToolRunner
+from harness_worker.tools.twins import answered_as, twins
 
 
 async def run(ctx: StepContext) -> StepResult:
@@ -34,32 +37,66 @@ async def run(ctx: StepContext) -> StepResult:
             held=ctx.held,
             live=runtime.live,
             bell=runtime.bell,
+            breakers=runtime.breakers,
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )
     if ctx.run.overrides.get("recorded"):
         return ToolsDone(await recorded_outcomes(ctx))
-    calls = [PendingCall.from_row(row) for row in ctx.calls]
-    outcomes: list[CallOutcome] = []
-    for is_write, group in groupby(calls, runner.is_write):
-        batch = list(group)
-        if is_write:
-            for call in batch:
-                outcomes.append(await runner.run(call))
-                if outcomes[-1].status is CallStatus.UNKNOWN:
-                    break
-        else:
-            outcomes.extend(await _side_by_side(runner, batch))
-        if any(o.status is CallStatus.UNKNOWN for o in outcomes):
-            break
-    return _result(outcomes)
+    return await _run_calls(ctx, runner, [PendingCall.from_row(row) for row in ctx.calls])
 
 
-async def _side_by_side(runner: ToolRunner, calls: list[PendingCall]) -> list[CallOutcome]:
-    """Run calls at the same time; when one raises, the others are stopped and awaited first."""
-    tasks = [asyncio.ensure_future(runner.run(call)) for call in calls]
+async def _run_calls(
+    ctx: StepContext, runner: ToolRunner, calls: Sequence[PendingCall]
+) -> StepResult:
+    """Run calls in the order asked; what the first of equal writes gave answers the others."""
+    same_as = twins(calls, runner.tool_of)
+    outcomes: dict[int, CallOutcome] = {}
+    keeper = Keeper(runner.scope) if len(calls) > 1 else None
     try:
-        return await asyncio.gather(*tasks)
+        for is_write, group in groupby(calls, runner.is_write):
+            if not is_write:
+                await _side_by_side(runner, list(group), outcomes, keeper)
+                continue
+            for call in group:
+                if (first := same_as.get(call.index)) is None:
+                    outcomes[call.index] = await runner.run(call)
+                elif (said := answered_as(call, outcomes[first], ctx.number)) is not None:
+                    outcomes[call.index] = said
+                if _has_unknown(outcomes):
+                    break
+            if _has_unknown(outcomes):
+                break
+    finally:
+        if keeper is not None:
+            await keeper.close()
+    return _result([outcomes[call.index] for call in calls if call.index in outcomes])
+
+
+def _has_unknown(outcomes: Mapping[int, CallOutcome]) -> bool:
+    return any(o.status is CallStatus.UNKNOWN for o in outcomes.values())
+
+
+async def _side_by_side(
+    runner: ToolRunner,
+    calls: list[PendingCall],
+    outcomes: dict[int, CallOutcome],
+    keeper: Keeper | None,
+) -> None:
+    """Run calls at the same time, so many at most; when one raises, the others are stopped and
+    awaited first.
+    """
+    slots = asyncio.Semaphore(runner.scope.settings.tool.parallel_reads)
+
+    async def one(call: PendingCall) -> None:
+        async with slots:
+            outcomes[call.index] = outcome = await runner.run(call)
+        if keeper is not None:
+            keeper.add(outcome)
+
+    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    try:
+        await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()

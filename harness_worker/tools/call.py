@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
@@ -19,6 +19,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
+from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -56,6 +57,26 @@ class PendingCall:
             row,
         )
 
+    @property
+    def serves(self) -> str:
+        """Name the tool that makes this call: a fallback that began to wait goes on."""
+        return (self.status is CallStatus.RUNNING and self.row.get("served_by")) or self.name
+
+    @property
+    def asked(self) -> Json:
+        """Return the arguments as the model asked for them."""
+        return self.row["arguments"]
+
+    def edited(self) -> Json:
+        """Return the arguments if a person changed them, else None."""
+        return None if self.arguments == self.asked else self.arguments
+
+    @property
+    def ran(self) -> Json:
+        """Return the arguments that a recorded result is of."""
+        edited = self.row.get("ran_arguments")
+        return self.asked if edited is None else edited
+
     def is_dead_intent(self) -> bool:
         """Tell whether an earlier owner began a write whose result is not recorded."""
         return (
@@ -84,6 +105,12 @@ class PendingCall:
             effect=row["effect"],
             tool_version=row["tool_version"],
             recorded=True,
+            fingerprint=row.get("fingerprint"),
+            ran_arguments=row.get("ran_arguments"),
+            failed_attempts=tuple(row.get("failed_attempts") or ()),
+            duplicate_of=row.get("duplicate_of"),
+            cached_from=row.get("cached_from"),
+            served_by=row.get("served_by"),
         )
 
 
@@ -112,6 +139,7 @@ class ToolScope:
     held: HeldRun
     live: LiveStream
     bell: Bell
+    breakers: Breakers
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -142,6 +170,22 @@ class Ended:
     untrusted: bool = False
     wait: Wait | None = None
     """Set while the call waits; its status is `running` then."""
+    began: bool = False
+    """True when the tool was called."""
+    why: str = ""
+    """The cause of a failure, without the words for the model."""
+    fault: bool = False
+    """True when the tool itself is at fault, not the call: that counts against its breaker."""
+    retry: bool = False
+    """True when another attempt may do better."""
+    retry_after_s: float | None = None
+    """A minimum."""
+    failed_attempts: tuple[Json, ...] = ()
+    """The attempts before this one."""
+
+    def changed(self, **fields: Any) -> Ended:
+        """Return the same with other values of these fields."""
+        return replace(self, **fields)
 
     @property
     def resume_at(self) -> datetime | None:

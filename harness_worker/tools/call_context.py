@@ -6,11 +6,12 @@ import time
 from typing import Final
 
 from harness_common.contracts.tool import Tool
+from harness_common.core.events import TOOL_PROGRESS
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
-from harness_common.store import json_codec
 from harness_common.store.artifacts import read_artifact, save_artifact
 from harness_worker.tools.call import PendingCall, ToolScope
+from harness_worker.tools.notes import write_event
 
 _PROGRESS_EVERY_S: Final = 1.0
 
@@ -46,18 +47,7 @@ class CallContext:
         if time.monotonic() - self._last_progress < _PROGRESS_EVERY_S:
             return
         self._last_progress = time.monotonic()
-        await scope.db.fetch(
-            "event_append",
-            {
-                "tenant_id": scope.run.tenant_id,
-                "run_id": scope.run.id,
-                "fence": scope.run.fence,
-                "claim_id": scope.run.claim_id,
-                "type": "tool.progress",
-                "step": scope.step,
-                "payload": json_codec.dumps_text(payload),
-            },
-        )
+        await write_event(scope, TOOL_PROGRESS, payload)
 
     async def artifact(self, name: str, media_type: str, data: bytes) -> str:
         """Keep bytes and return their artifact id."""

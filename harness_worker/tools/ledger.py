@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import orjson
 
 from harness_common.contracts.tool import Tool
+from harness_common.core.ids import encode
 from harness_common.core.message import Json
+from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable
-from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
+from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope
 
 _RECORD_PATIENCE_S: Final = 60.0
 """How long a known result is tried to be recorded while Postgres is away."""
@@ -36,6 +39,7 @@ class Ledger:
     async def intend(self, call: PendingCall, tool: Tool, attempt_id: UUID) -> None:
         """Commit the intent: only while this claim owns the run and no cancel was asked."""
         scope = self._scope
+        edited = call.edited()
         rows = await scope.db.fetch(
             "call_intent",
             scope.key(call.index)
@@ -49,17 +53,20 @@ class Ledger:
                 "effect": str(tool.spec.effect),
                 "tool_version": tool.spec.version,
                 "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
+                "ran_arguments": None if edited is None else json_codec.dumps_text(edited),
+                "served_by": None if tool.spec.name == call.name else tool.spec.name,
                 "payload": json_codec.dumps_text(
-                    {"call": f"{scope.step}.{call.index}", "tool": call.name, "effect": "write"}
+                    {"call": f"{scope.step}.{call.index}", "tool": tool.spec.name}
+                    | {"effect": "write"}
                 ),
             },
         )
         if not rows:
             raise CancelAsked
 
-    async def record(self, call: PendingCall, attempt_id: UUID, ended: Ended) -> bool:
+    async def record(self, attempt_id: UUID, outcome: CallOutcome) -> bool:
         """Commit the result, first writer wins; False if the attempt was declared unknown."""
-        params = self._result_params(call, attempt_id, ended)
+        params = self._result_params(attempt_id, outcome)
         give_up = time.monotonic() + _RECORD_PATIENCE_S
         while True:
             try:
@@ -71,19 +78,19 @@ class Ledger:
                 continue
             return bool(rows[0]["won"])
 
-    def _result_params(self, call: PendingCall, attempt_id: UUID, ended: Ended) -> dict[str, Any]:
-        return self._scope.key(call.index) | {
+    def _result_params(self, attempt_id: UUID, outcome: CallOutcome) -> dict[str, Any]:
+        return self._scope.key(outcome.index) | {
             "attempt_id": attempt_id,
-            "status": str(ended.status),
-            "result": ended.content,
-            "error_type": ended.error_type,
-            "trust": "trusted",
-            "artifacts": list(ended.artifacts),
-            "duration_ms": ended.duration_ms,
-            "cost_usd": ended.cost_usd,
-            "resume_at": ended.resume_at,
+            "status": str(outcome.status),
+            "result": outcome.content,
+            "error_type": outcome.error_type,
+            "trust": outcome.trust,
+            "artifacts": list(outcome.artifacts),
+            "duration_ms": outcome.duration_ms,
+            "cost_usd": outcome.cost_usd,
+            "resume_at": outcome.resume_at,
             "evidence": json_codec.dumps_text(
-                {"late_result": ended.content[:2000], "status": str(ended.status)}
+                {"late_result": outcome.content[:2000], "status": str(outcome.status)}
             ),
         }
 
@@ -104,10 +111,43 @@ class Ledger:
         assert row is not None
         return PendingCall.from_row(row["call"])
 
+    async def cached(self, call: PendingCall, tool: Tool) -> CallOutcome | None:
+        """Return the result of the same read that the session made lately, if there is one."""
+        run = self._scope.run
+        digest = fingerprint(run.tenant_id, tool, call.arguments)
+        params = {"tenant_id": run.tenant_id, "session_id": run.session_id, "fingerprint": digest}
+        row = await self._db.fetch_one("call_cached", params)
+        if row is None:
+            return None
+        at: datetime = row["finished_at"]
+        source = f"{encode('run', row['run_id'])}.{row['step']}.{row['idx']}"
+        mark = f"[cached_from: {source}, of {at.isoformat(timespec='seconds')}]"
+        return CallOutcome(
+            index=call.index,
+            tool_use_id=call.tool_use_id,
+            name=call.name,
+            status=CallStatus.SUCCEEDED,
+            content=f"{row['result'] or ''}\n{mark}",
+            trust=row["trust"] or "trusted",
+            artifacts=tuple(row["artifacts"] or ()),
+            attempt=call.attempt,
+            effect=str(tool.spec.effect),
+            tool_version=tool.spec.version,
+            fingerprint=digest,
+            ran_arguments=call.edited(),
+            cached_from=source,
+        )
+
 
 def fingerprint(tenant_id: UUID, tool: Tool, arguments: Json) -> str:
     """Digest who asks for what: principal, tool and version, canonical arguments."""
-    body = orjson.dumps(
-        [tenant_id.hex, tool.spec.name, tool.spec.version, arguments], option=orjson.OPT_SORT_KEYS
-    )
-    return hashlib.sha256(body).hexdigest()
+    body = [tenant_id.hex, tool.spec.name, tool.spec.version]
+    return hashlib.sha256(orjson.dumps(body) + canonical(arguments)).hexdigest()
+
+
+def canonical(arguments: Json) -> bytes:
+    """Write arguments in one way, whether they come from the model or from the ledger: keys in
+    order, and with what storage makes of odd values (NUL, NaN, huge integers).
+    """
+    stored = orjson.loads(json_codec.dumps(arguments))
+    return orjson.dumps(stored, option=orjson.OPT_SORT_KEYS)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from harness_common.contracts.tool import SandboxTier, Tool, ToolSpec
+from harness_common.contracts.tool import EffectClass, SandboxTier, Tool, ToolSpec
 from harness_common.core.errors import Invalid, NotFound
 from harness_common.core.message import Json
 from harness_common.settings import Settings
@@ -51,6 +51,7 @@ BUILTINS: tuple[Callable[[Settings], list[Tool]], ...] = (
     write_report.build,
 )
 
+_MAX_ATTEMPTS = 10
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
@@ -184,6 +185,26 @@ def check_spec(spec: ToolSpec) -> None:
         cause = f"has an invalid input schema at {pointer or 'its top'}: {problem.message[:300]}"
         raise _invalid(spec, cause, pointer) from problem
     _check_references(spec, schema, schema, ())
+    _check_faults(spec)
+
+
+def _check_faults(spec: ToolSpec) -> None:
+    """Refuse what a tool cannot promise of its failures and results."""
+    if spec.max_attempts is not None and not 1 <= spec.max_attempts <= _MAX_ATTEMPTS:
+        raise _invalid(spec, f"has max_attempts {spec.max_attempts}; use 1 to {_MAX_ATTEMPTS}")
+    if spec.cache_s is not None and (spec.effect is not EffectClass.READ or spec.cache_s <= 0):
+        raise _invalid(spec, "has cache_s, which is for reads, and more than 0")
+    if spec.fallback == spec.name:
+        raise _invalid(spec, "is its own fallback; name another tool")
+    if spec.output_schema is None:
+        return
+    try:
+        Draft202012Validator.check_schema(spec.output_schema)
+    except SchemaError as problem:
+        pointer = _pointer(problem.absolute_path)
+        cause = f"has an invalid output schema at {pointer or 'its top'}: {problem.message[:300]}"
+        raise _invalid(spec, cause, pointer) from problem
+    _check_references(spec, spec.output_schema, spec.output_schema, ())
 
 
 def _check_references(spec: ToolSpec, root: Json, node: Json, path: tuple[str | int, ...]) -> None:
@@ -200,7 +221,7 @@ def _check_references(spec: ToolSpec, root: Json, node: Json, path: tuple[str | 
         if isinstance(target, str) and not _leads_somewhere(root, target):
             pointer = _pointer((*path, key))
             raise _invalid(
-                spec, f"has an input schema whose {pointer} {target!r} is not inside it", pointer
+                spec, f"has a schema whose {pointer} {target!r} is not inside it", pointer
             )
     for key, part in node.items():
         _check_references(spec, root, part, (*path, key))

@@ -36,7 +36,7 @@ _URI_FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"{}|\\^`]")
 
 _FORMATS = FormatChecker(formats=("ipv4", "ipv6", "uuid"))
 
-_compiled: dict[tuple[str, str], tuple[Json, Draft202012Validator]] = {}
+_compiled: dict[tuple[str, ...], tuple[Json, Draft202012Validator]] = {}
 
 
 def validate_arguments(spec: ToolSpec, arguments: Json) -> None:
@@ -57,6 +57,33 @@ def validate_arguments(spec: ToolSpec, arguments: Json) -> None:
         problems = [problem for error in errors for problem in _explain(error)]
     if problems:
         raise _refusal(spec, problems)
+
+
+def result_problems(spec: ToolSpec, value: Json) -> list[tuple[str, str]]:
+    """List where a result is not what the tool's `output_schema` promises, as (path, cause)."""
+    problems = [(path, "must be a finite number") for path in _not_finite(value, "")]
+    if problems:
+        return problems[:_MAX_PROBLEMS]
+    errors = _result_validator(spec).iter_errors(value)
+    ordered = sorted(errors, key=lambda e: list(map(str, e.path)))
+    found = [problem for error in ordered[:_MAX_PROBLEMS] for problem in _explain(error)]
+    return [("result" if path == "arguments" else path, cause) for path, cause in found]
+
+
+def _result_validator(spec: ToolSpec) -> Draft202012Validator:
+    """Return the compiled validator of a tool's results; as it is written, fields may be added."""
+    key = (spec.name, spec.version, "result")
+    found = _compiled.get(key)
+    if found is not None and (found[0] is spec.output_schema or found[0] == spec.output_schema):
+        return found[1]
+    schema: Json = spec.output_schema
+    validator = Draft202012Validator(
+        schema, format_checker=_FORMATS, registry=Registry()
+    )
+    if len(_compiled) >= _MAX_COMPILED:
+        _compiled.clear()
+    _compiled[key] = (spec.output_schema, validator)
+    return validator
 
 
 def _validator(spec: ToolSpec) -> Draft202012Validator:

@@ -715,6 +715,8 @@ async def _intend(play, run, *, prior=None, status="proposed", **other):
         "from_status": [status],
         "effect": "write",
         "tool_version": "1",
+        "ran_arguments": None,
+        "served_by": None,
         "fingerprint": "f",
         "payload": "{}",
     }

@@ -33,6 +33,7 @@ from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
 from harness_worker.steps.context import StepContext
 from harness_worker.throttles import Throttles
+from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
 from tests.fakes.cut_proxy import CutProxy
@@ -135,6 +136,7 @@ async def make_runtime(
         claims=Batcher(partial(claim, db, worker=worker, hold_s=900), alone_on=(psycopg.Error,)),
         commits=group_commit(db),
         throttles=Throttles(db, None, clock.now),
+        breakers=Breakers(db, None, clock.now, settings.tool),
         clock=clock,
     )
     runtime.clock.set(await register(db, settings, worker, "w"))

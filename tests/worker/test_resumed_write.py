@@ -27,6 +27,8 @@ async def test_a_resumed_intent_can_be_given_up(play, db):
             "effect": "write",
             "tool_version": "1",
             "fingerprint": "",
+            "ran_arguments": None,
+            "served_by": None,
             "payload": "{}",
         }
         return await db.fetch("call_intent", key | intent)

@@ -6,6 +6,7 @@ range-partitioned on `run_id` (UUIDv7 is time-ordered), see `store.partitions`.
 
 from __future__ import annotations
 
+from harness_common.store.schema.breakers import tool_breakers
 from harness_common.store.schema.columns import metadata
 from harness_common.store.schema.operations import (
     leader,
@@ -61,6 +62,7 @@ __all__ = [
     "tenant_slots",
     "tenants",
     "throttles",
+    "tool_breakers",
     "tool_calls",
     "usage",
     "webhook_deliveries",

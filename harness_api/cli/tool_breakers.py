@@ -1,0 +1,47 @@
+"""`harness tools breakers`: which tools fail now and are not called, and calling one again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness_api.cli.options import Json, connect, examples, group
+from harness_api.cli.output import print_json, print_table, short
+
+app = group("Tools: which of them fail now.")
+
+
+@app.command(epilog=examples("harness tools breakers"))
+def breakers(as_json: Json = False) -> None:
+    """List the tools that failed lately; one that is open is not called until its time."""
+    with connect() as client:
+        found = list(client.tools.breakers())
+    if as_json:
+        print_json({"data": found})
+        return
+    print_table(
+        ("tool", "state", "failures", "went well", "tried again", "opened", "times", "last fault"),
+        [
+            (
+                b.tool, b.state, b.failures, b.successes, b.until, b.opened_at, b.opens,
+                short(b.reason, 60),
+            )
+            for b in found
+        ],
+        "No tool has failed lately.",
+    )  # fmt: skip
+
+
+@app.command("reset-breaker", epilog=examples("harness tools reset-breaker http_get"))
+def reset_breaker(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the tool.")],
+    as_json: Json = False,
+) -> None:
+    """Forget the faults of a tool, so that it is called again at once."""
+    with connect() as client:
+        found = client.tools.reset_breaker(name)
+    if as_json:
+        print_json(found)
+    else:
+        print(f"{found.tool} is called again")

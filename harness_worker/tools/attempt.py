@@ -1,0 +1,157 @@
+"""Attempts at one call: the tool's function within its timeout, tried again where that is safe.
+
+Whatever the function does becomes a value (`Ended`); the breaker of the tool is told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from harness_common.contracts.tool import EffectClass, Reach, Tool, ToolReturn, ToolSpec
+from harness_common.core import events as ev
+from harness_common.core.message import Json
+from harness_common.core.retry import RetryRule, backoff_s
+from harness_common.store.db import DatabaseUnavailable
+from harness_worker.tools.breakers import GO, Leave, seconds_until
+from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
+from harness_worker.tools.call_context import CallContext
+from harness_worker.tools.children import ChildFailed
+from harness_worker.tools.faults import classify
+from harness_worker.tools.normalise import normalise
+from harness_worker.tools.notes import note
+
+log = structlog.get_logger()
+
+TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
+_MOST: Final = {EffectClass.READ: 2, EffectClass.IDEMPOTENT: 1, EffectClass.WRITE: 1}
+_BACKOFF: Final = RetryRule(base_s=0.2, max_s=1.5)
+_PATIENCE_S: Final = 3.0
+"""How long a call waits between its attempts in all: longer waits are for the step, not in it."""
+
+
+def timeout_s(spec: ToolSpec) -> float:
+    """Return how long one attempt may take."""
+    return spec.timeout_s or TIMEOUT_S[spec.reach]
+
+
+def most_attempts(spec: ToolSpec) -> int:
+    """Return how often a call may be tried within a step; a `write` once, whatever it says."""
+    if spec.effect is EffectClass.WRITE:
+        return 1
+    return spec.max_attempts or _MOST[spec.effect]
+
+
+async def attempts(scope: ToolScope, call: PendingCall, tool: Tool, leave: Leave = GO) -> Ended:
+    """Try a read or idempotent call until it gives a result or that is pointless.
+
+    Raises `CancelAsked` when nothing more may be started.
+    """
+    begun, waited_s, tries = time.monotonic(), 0.0, list[Json]()
+    while True:
+        ended = await attempt(scope, replace(call, attempt=call.attempt + len(tries)), tool)
+        is_shut = await tell(scope, call, tool, ended, leave)
+        leave = GO
+        wait_s = _wait_s(ended, len(tries) + 1)
+        is_last = not ended.retry or len(tries) + 1 >= most_attempts(tool.spec) or is_shut
+        if is_last or waited_s + wait_s > _PATIENCE_S:
+            total_ms = (time.monotonic() - begun) * 1000
+            return replace(ended, failed_attempts=tuple(tries), duration_ms=total_ms)
+        tries.append(
+            {
+                "attempt": call.attempt + len(tries) + 1,
+                "error_type": ended.error_type,
+                "why": ended.why,
+                "ms": round(ended.duration_ms, 1),
+                "at": scope.clock().isoformat(),
+            }
+        )
+        told = {"call": f"{scope.step}.{call.index}", "tool": tool.spec.name, **tries[-1]}
+        await note(scope, ev.TOOL_RETRIED, told | {"retry_in_s": round(wait_s, 3)})
+        await asyncio.sleep(wait_s)
+        waited_s += wait_s
+        if scope.held.cancel_requested or scope.held.release_asked:
+            raise CancelAsked
+
+
+def _wait_s(ended: Ended, failures: int) -> float:
+    """Return the wait before the next attempt; jitter is added to a Retry-After, never taken."""
+    jitter = random.random()
+    wait_s = backoff_s(_BACKOFF, failures, jitter)
+    if ended.retry_after_s is None:
+        return wait_s
+    return max(wait_s, ended.retry_after_s * (1 + 0.1 * jitter))
+
+
+async def tell(scope: ToolScope, call: PendingCall, tool: Tool, ended: Ended, leave: Leave) -> bool:
+    """Tell the tool's breaker how an attempt ended; True if that opened it."""
+    tenant_id, name = scope.run.tenant_id, tool.spec.name
+    payload: dict[str, Json] = {"call": f"{scope.step}.{call.index}", "tool": name}
+    if not ended.fault:
+        if await scope.breakers.worked(tenant_id, name, leave):
+            await note(scope, ev.TOOL_BREAKER_CLOSED, payload)
+        return False
+    shut = await scope.breakers.failed(tenant_id, name, f"{ended.error_type}: {ended.why}", leave)
+    if shut is None:
+        return False
+    payload |= {
+        "failures": shut.failures,
+        "until": shut.until.isoformat(),
+        "open_s": round(seconds_until(shut, scope.clock()), 1),
+        "reason": shut.reason,
+    }
+    await note(scope, ev.TOOL_BREAKER_OPENED, payload)
+    return True
+
+
+async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
+    """Call the function once, within its timeout, and make a value of whatever it does."""
+    spec, begun = tool.spec, time.monotonic()
+    limit_s = timeout_s(spec)
+    ctx, timer = CallContext(scope, call, tool), asyncio.timeout(limit_s)
+    try:
+        async with timer:
+            value = await _call(scope, tool, ctx, call.arguments)
+        ended = await normalise(scope, ctx, call, tool, value)
+    except (DatabaseUnavailable, ChildFailed):
+        raise  # not the tool's own: nothing is known about the effect; the parent fails too
+    except TimeoutError as error:
+        late = f"no result within {limit_s:g} s" if timer.expired() else str(error)
+        ended = classify(spec, TimeoutError(late))
+    except Exception as error:
+        ended = classify(spec, error)
+        if ended.fault:
+            log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
+    return replace(
+        ended,
+        began=True,
+        artifacts=tuple(ctx.artifacts),
+        duration_ms=(time.monotonic() - begun) * 1000,
+    )
+
+
+async def _call(scope: ToolScope, tool: Tool, ctx: CallContext, arguments: Json) -> ToolReturn:
+    try:
+        if inspect.iscoroutinefunction(tool.fn):
+            return await tool.fn(ctx, **arguments)
+        value = await scope.threads.run(lambda: tool.fn(ctx, **arguments))
+        return await value if inspect.isawaitable(value) else value
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        # A tool's exit is an answer for the model, not the end of the worker's event loop.
+        raise RuntimeError(f"the tool raised {type(error).__name__}: {error}") from error
+    except asyncio.CancelledError as error:
+        if _is_cancelling():
+            raise
+        raise RuntimeError("the tool was cancelled from within") from error
+
+
+def _is_cancelling() -> bool:
+    """Tell whether somebody asked the current task to stop (a cancel, a stop, a timeout)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,79 @@
+"""Keeps what reads and idempotent calls gave while others of their step still go on, so that a
+crash repeats only what was not finished.
+
+Nothing is written for what ends together: results wait a moment for others, and those that the
+step's own commit will soon write are left to it. A step of one call pays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from harness_common.core.step import CallOutcome
+from harness_common.core.tool_call import ENDED
+from harness_common.store import json_codec
+from harness_common.store.apply import outcome_rows
+from harness_common.store.db import DatabaseUnavailable
+from harness_worker.tools.call import ToolScope
+
+KEEP_AFTER_S: Final = 0.05
+"""How long a result waits for others of its step before it is worth a statement."""
+
+log = structlog.get_logger()
+
+
+class Keeper:
+    """The results of one step that its commit has not written yet."""
+
+    def __init__(self, scope: ToolScope) -> None:
+        self._scope = scope
+        self._new: list[CallOutcome] = []
+        self._task: asyncio.Task[None] | None = None
+        self._writing = False
+
+    def add(self, outcome: CallOutcome) -> None:
+        """Take a result; written if the step goes on for a while."""
+        if outcome.recorded or outcome.status not in ENDED:
+            return
+        self._new.append(outcome)
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._write_soon())
+
+    async def close(self) -> None:
+        """Stop; what is being written is awaited, so that the step's commit comes after it."""
+        task = self._task
+        if task is None:
+            return
+        if not self._writing:
+            task.cancel()
+        await asyncio.wait([task])
+
+    async def _write_soon(self) -> None:
+        while self._new:
+            await asyncio.sleep(KEEP_AFTER_S)
+            batch, self._new = self._new, []
+            self._writing = True
+            try:
+                await self._write(batch)
+            except DatabaseUnavailable as error:
+                log.warning("ledger.not_kept", calls=len(batch), error=str(error))
+            finally:
+                self._writing = False
+        self._task = None
+
+    async def _write(self, batch: list[CallOutcome]) -> None:
+        scope = self._scope
+        await scope.db.fetch(
+            "call_keep",
+            {
+                "tenant_id": scope.run.tenant_id,
+                "run_id": scope.run.id,
+                "version": scope.run.version,
+                "fence": scope.run.fence,
+                "claim_id": scope.run.claim_id,
+                "outcomes": json_codec.dumps_text(outcome_rows(scope.step, batch)),
+            },
+        )
