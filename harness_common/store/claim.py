@@ -114,7 +114,16 @@ def _claimed(row: Row) -> Claimed:
 def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
     """Return the ledger rows that a commit has just proposed, as `claim` would read them."""
     empty = dict.fromkeys(
-        ("attempt_id", "resume_at", "result", "error_type", "trust", "effect", "tool_version")
+        (
+            "attempt_id",
+            "resume_at",
+            "result",
+            "error_type",
+            "trust",
+            "effect",
+            "tool_version",
+            "policy",
+        )
     )
     return tuple(
         empty

@@ -11,6 +11,7 @@ from itertools import groupby
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.policy import policy_of
 from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.runner import ToolRunner
@@ -19,11 +20,12 @@ from harness_worker.tools.runner import ToolRunner
 async def run(ctx: StepContext) -> StepResult:
     """Run every call that the last answer asked for and that the ledger does not hold yet."""
     runtime, run_ = ctx.runtime, ctx.run
+    registry = await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools)
     runner = ToolRunner(
         ToolScope(
             db=runtime.db,
             blobs=runtime.blobs,
-            registry=await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools),
+            registry=registry,
             settings=runtime.settings,
             clock=runtime.clock.now,
             threads=runtime.threads,
@@ -34,12 +36,15 @@ async def run(ctx: StepContext) -> StepResult:
             held=ctx.held,
             live=runtime.live,
             bell=runtime.bell,
+            policy=await policy_of(ctx, registry),
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )
-    if ctx.run.overrides.get("recorded"):
-        return ToolsDone(await recorded_outcomes(ctx))
     calls = [PendingCall.from_row(row) for row in ctx.calls]
+    runner.expect(calls)
+    if ctx.run.overrides.get("recorded"):
+        pairs = zip(calls, await recorded_outcomes(ctx), strict=True)
+        return ToolsDone(tuple(runner.reread(call, old) for call, old in pairs))
     outcomes: list[CallOutcome] = []
     for is_write, group in groupby(calls, runner.is_write):
         batch = list(group)

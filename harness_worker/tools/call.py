@@ -19,6 +19,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
+from harness_worker.tools.policy_view import PolicyView
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -40,6 +41,8 @@ class PendingCall:
     attempt_id: UUID | None
     resume_at: datetime | None
     row: dict[str, Any]
+    policy: Json = None
+    """The decision about it in this step, as the ledger keeps it."""
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> PendingCall:
@@ -83,6 +86,7 @@ class PendingCall:
             attempt=self.attempt,
             effect=row["effect"],
             tool_version=row["tool_version"],
+            policy=row.get("policy"),
             recorded=True,
         )
 
@@ -112,6 +116,7 @@ class ToolScope:
     held: HeldRun
     live: LiveStream
     bell: Bell
+    policy: PolicyView
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -140,6 +145,8 @@ class Ended:
     input_tokens: int = 0
     output_tokens: int = 0
     untrusted: bool = False
+    marks: tuple[str, ...] = ()
+    """What a child has touched, which its parent has then too."""
     wait: Wait | None = None
     """Set while the call waits; its status is `running` then."""
 

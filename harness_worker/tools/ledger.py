@@ -48,6 +48,7 @@ class Ledger:
                 "from_status": [str(call.status)],
                 "effect": str(tool.spec.effect),
                 "tool_version": tool.spec.version,
+                "policy": None if call.policy is None else json_codec.dumps_text(call.policy),
                 "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
                 "payload": json_codec.dumps_text(
                     {"call": f"{scope.step}.{call.index}", "tool": call.name, "effect": "write"}
@@ -77,7 +78,7 @@ class Ledger:
             "status": str(ended.status),
             "result": ended.content,
             "error_type": ended.error_type,
-            "trust": "trusted",
+            "trust": "untrusted" if ended.untrusted else "trusted",
             "artifacts": list(ended.artifacts),
             "duration_ms": ended.duration_ms,
             "cost_usd": ended.cost_usd,

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
 from uuid import uuid4
 
 import structlog
@@ -20,13 +20,13 @@ import structlog
 from harness_common.contracts.tool import (
     AskUser,
     EffectClass,
-    Reach,
     StartChild,
     Tool,
     ToolOutput,
     ToolReturn,
     WaitUntil,
 )
+from harness_common.core.denials import DENIALS
 from harness_common.core.errors import (
     HarnessError,
     Invalid,
@@ -46,14 +46,13 @@ from harness_worker.tools.approvals import Approvals
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed, start_or_join
-from harness_worker.tools.gate import Gate
+from harness_worker.tools.gate import Gate, marks_after
 from harness_worker.tools.ledger import Ledger
+from harness_worker.tools.policy_view import TIMEOUT_S
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
 log = structlog.get_logger()
-
-TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
 
 
 class ToolNotHere(Transient):
@@ -95,7 +94,7 @@ class ToolRunner:
         Raises `CancelAsked` and `LostOwnership` when nothing more may be started.
         """
         if call.status in ENDED:
-            return call.recorded()
+            return self.reread(call, call.recorded())
         if call.status is CallStatus.UNKNOWN:
             return self._outcome(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
         if call.is_dead_intent():
@@ -108,6 +107,7 @@ class ToolRunner:
         except HarnessError as error:
             return self._outcome(call, None, _refused(call.name, error))
         decision = await self._gate.decide(call, tool)
+        call = replace(call, policy=decision.to_json())
         if decision.verdict is Verdict.DENY:
             return self._outcome(call, tool, _denied(tool.spec.name, decision))
         if decision.verdict is Verdict.ASK:
@@ -116,6 +116,30 @@ class ToolRunner:
                 return self._outcome(call, tool, answer)
             call = replace(call, arguments=answer.arguments)
         return await self._run_allowed(call, tool)
+
+    def expect(self, calls: Iterable[PendingCall]) -> None:
+        """Take note of all calls of the step before the first is run."""
+        self._gate.expect(calls)
+
+    def reread(self, call: PendingCall, recorded: CallOutcome) -> CallOutcome:
+        """Give back a recorded result if policy still allows the call: what it denies now is not
+        readable any more. The ledger keeps the result.
+        """
+        if recorded.status not in {CallStatus.SUCCEEDED, CallStatus.FAILED}:
+            return recorded  # nothing was done, so there is nothing to read
+        decision = self._gate.recheck(call)
+        if decision.verdict is not Verdict.DENY:
+            return replace(recorded, marks=marks_after(decision))
+        denied = _denied(call.name, decision)
+        return replace(
+            recorded,
+            status=denied.status,
+            content=denied.content,
+            error_type=denied.error_type,
+            trust="trusted",
+            artifacts=(),
+            policy=decision.to_json(),
+        )
 
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
@@ -150,6 +174,7 @@ class ToolRunner:
             await self._ledger.intend(call, tool, attempt_id)
             begun = True
             ended = await self._attempt(call, tool)
+            ended = replace(ended, untrusted=self._is_untrusted(tool, ended))
             won = await self._ledger.record(call, attempt_id, ended)
         except asyncio.CancelledError:
             # Say now what is known, rather than leave it to recovery: begun, the effect may have
@@ -293,7 +318,7 @@ class ToolRunner:
             status=ended.status,
             content=ended.content,
             error_type=ended.error_type,
-            trust="untrusted" if _is_untrusted(tool, ended) else "trusted",
+            trust="untrusted" if self._is_untrusted(tool, ended) else "trusted",
             duration_ms=ended.duration_ms,
             cost_usd=ended.cost_usd,
             input_tokens=ended.input_tokens,
@@ -304,12 +329,25 @@ class ToolRunner:
             tool_version=tool.spec.version if tool else None,
             resume_at=ended.resume_at,
             wait=ended.wait,
+            marks=self._marks(tool, ended),
+            policy=call.policy,
             recorded=recorded,
         )
 
+    def _is_untrusted(self, tool: Tool | None, ended: Ended) -> bool:
+        return ended.untrusted or (
+            tool is not None and not _was_denied(ended) and self._gate.is_untrusted(tool)
+        )
 
-def _is_untrusted(tool: Tool | None, ended: Ended) -> bool:
-    return ended.untrusted or (tool is not None and tool.spec.untrusted_output)
+    def _marks(self, tool: Tool | None, ended: Ended) -> tuple[str, ...]:
+        """Return what the run has touched once the call has ended; a denied one touched nothing."""
+        if tool is None or _was_denied(ended):
+            return ()
+        return tuple(sorted({*self._gate.marks_after(tool), *ended.marks}))
+
+
+def _was_denied(ended: Ended) -> bool:
+    return ended.status is CallStatus.REJECTED and ended.error_type in DENIALS
 
 
 def _is_cancelling() -> bool:

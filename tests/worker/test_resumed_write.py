@@ -28,6 +28,7 @@ async def test_a_resumed_intent_can_be_given_up(play, db):
             "tool_version": "1",
             "fingerprint": "",
             "payload": "{}",
+            "policy": None,
         }
         return await db.fetch("call_intent", key | intent)
 
