@@ -129,7 +129,8 @@ class ToolRunner:
             return recorded  # nothing was done, so there is nothing to read
         decision = self._gate.recheck(call)
         if decision.verdict is not Verdict.DENY:
-            return replace(recorded, marks=marks_after(decision))
+            kept = (recorded.policy or {}).get("marks", ())
+            return replace(recorded, marks=tuple(sorted({*marks_after(decision), *kept})))
         denied = _denied(call.name, decision)
         return replace(
             recorded,
@@ -311,6 +312,7 @@ class ToolRunner:
     def _outcome(
         self, call: PendingCall, tool: Tool | None, ended: Ended, *, recorded: bool = False
     ) -> CallOutcome:
+        marks = self._marks(tool, ended)
         return CallOutcome(
             index=call.index,
             tool_use_id=call.tool_use_id,
@@ -329,8 +331,8 @@ class ToolRunner:
             tool_version=tool.spec.version if tool else None,
             resume_at=ended.resume_at,
             wait=ended.wait,
-            marks=self._marks(tool, ended),
-            policy=call.policy,
+            marks=marks,
+            policy=call.policy and {**call.policy, "marks": list(marks)},
             recorded=recorded,
         )
 

@@ -322,7 +322,8 @@ class Both:
             "tenant_id": self.tenant_id, "run_id": run.id, "step": step, "idx": row["idx"],
             "version": run.version, "fence": run.fence, "claim_id": run.claim_id,
             "attempt_id": uuid4(), "prior_attempt_id": prior, "from_status": [row["status"]],
-            "effect": "write", "tool_version": "1", "fingerprint": "f", "payload": "{}", "policy": None,
+            "effect": "write", "tool_version": "1", "fingerprint": "f", "payload": "{}",
+            "policy": None,
         }  # fmt: skip
         real = await self.db.fetch("call_intent", params)
         ours = self.store.call_intent(params)
