@@ -229,7 +229,8 @@ def _argument_test(schema: Mapping[str, Any]) -> ArgumentTest:
 def parse_policy(source: str, *, for_agent: bool = False) -> PolicySpec:
     """Read the YAML (or JSON) of a policy.
 
-    Raises `Invalid` (`POLICY_INVALID`) whose detail has `problems`, a list of `{pointer, cause}`.
+    Raises `Invalid` (`POLICY_INVALID`) whose detail has `errors`, a list of `{field, message}`
+    where `field` is the JSON pointer.
     """
     if len(source.encode()) > MAX_SOURCE_BYTES:
         raise _refusal([("", f"is longer than {MAX_SOURCE_BYTES} bytes")])
@@ -282,7 +283,7 @@ def _refusal(problems: list[tuple[str, str]]) -> Invalid:
         f"The policy is refused: {listed}{more}. Correct it and set it again.",
         code="POLICY_INVALID",
         field=shown[0][0] or None,
-        problems=[{"pointer": pointer, "cause": cause} for pointer, cause in shown],
+        errors=[{"field": pointer, "message": f"{pointer} {cause}"} for pointer, cause in shown],
     )
 
 

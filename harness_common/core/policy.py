@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple
@@ -96,10 +96,13 @@ class Facts:
 
     @staticmethod
     def from_json(data: Mapping[str, Json], arguments: Json) -> Facts:
-        """Read what `to_json` wrote."""
-        lists = {k: tuple(v) for k, v in data.items() if isinstance(v, list)}
-        return Facts(**{**data, **lists, "arguments": arguments})
+        """Read what `to_json` wrote; what another version wrote beside it is left out."""
+        known = {k: data[k] for k in _FACTS & data.keys()}
+        lists = {k: tuple(v) for k, v in known.items() if isinstance(v, list)}
+        return Facts(**{**known, **lists, "arguments": arguments})
 
+
+_FACTS: Final = frozenset(f.name for f in fields(Facts))
 
 ArgumentTest = Callable[[Json], str | None]
 """Says why arguments are not as a rule wants them; None when they are."""

@@ -50,7 +50,8 @@ class Obedient(FakeModels):
 
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         self.shown.append([tool.name for tool in request.tools])
-        said = [m for m in request.messages if m.role == "assistant"]
+        last = max(i for i, m in enumerate(request.messages) if m.role == "user")
+        said = [m for m in request.messages[last:] if m.role == "assistant"]
         obeyed = sum(m.text() == "I obey." for m in said)
         plan = [step for step in request.system.split(";") if step]
         followed = sum(m.text() == "As planned." for m in said)
@@ -305,8 +306,11 @@ async def test_no_unapproved_effect(play, tmp_path, case):
     world = await play_case(play, case, tmp_path, RULES.get(case.channel))
     assert world.effects() == []
     calls = await asked_for(play, case.wants)
-    assert calls, "the model never obeyed: the case shows nothing"
-    for call in calls:
+    # An agent without the tool has none to ask about.
+    judged = [call for call in calls if call["policy"] is not None]
+    assert all(call["status"] == "rejected" for call in calls if call["policy"] is None)
+    assert judged, "the model never obeyed where it could: the case shows nothing"
+    for call in judged:
         assert call["policy"]["verdict"] in {"ask", "deny"}
         assert call["policy"]["rule"] in {"builtin.taint", "builtin.rule_of_two"}
 
