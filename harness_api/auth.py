@@ -39,6 +39,7 @@ _READS: Final = frozenset(
         "schedules",
         "artifacts",
         "effects",
+        "policies",
         "tenant",
         "workers",
     )

@@ -136,6 +136,8 @@ class ToolSettings(_Group):
     """The folder whose csv, json and parquet files `sql_query` shows as tables."""
     programs: Path | None = None
     """A JSON file that declares the programs `run_program` may start."""
+    max_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """The longest timeout a tool may have; a tenant's policy may set a shorter one. None: none."""
     inline_result_bytes: int = 16 * 1024
     """A larger result is kept as an artifact and summarised for the model."""
     max_result_bytes: Annotated[int, Field(ge=1)] = 16 * 1024 * 1024

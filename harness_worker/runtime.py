@@ -36,6 +36,7 @@ from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
+from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
@@ -150,6 +151,7 @@ class Runtime:
     throttles: Throttles
     breakers: Breakers
     threads: ToolThreads = field(default_factory=ToolThreads)
+    policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)

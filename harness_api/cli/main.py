@@ -19,6 +19,7 @@ from harness_api.cli import (
     doctor,
     effects,
     keys,
+    policy,
     processes,
     run_control,
     runs,
@@ -57,6 +58,7 @@ run_control.register(runs.app)
 for name, commands in {
     "runs": runs.app,
     "effects": effects.app,
+    "policy": policy.app,
     "agents": agents.app,
     "sessions": sessions.app,
     "schedules": schedules.app,

@@ -214,6 +214,12 @@ def _ended(payload: Payload, _: str) -> str:
     return f"{text}  {error_text(payload['error'])}" if payload.get("error") else text
 
 
+def _tool_rejected(payload: Payload, _: str) -> str:
+    policy = payload.get("policy") or {}
+    why = "; ".join(policy.get("reasons", ())) or payload.get("error_type")
+    return f"{payload.get('tool')} ({payload.get('call')}) was not allowed: {why}"
+
+
 def _resumed(payload: Payload, _: str) -> str:
     return f"goes on after step {payload.get('step')}"
 
@@ -254,4 +260,9 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
     ev.TOOL_DEGRADED: _tool_degraded,
     ev.TOOL_BREAKER_OPENED: _breaker_opened,
     ev.TOOL_BREAKER_CLOSED: _breaker_closed,
+    ev.TOOL_REJECTED: _tool_rejected,
+    ev.TOOL_DENIED_REPEATEDLY: lambda payload, _: (
+        f"{payload.get('tool')} was denied {payload.get('times')} times in a row: "
+        "the model is told to stop trying"
+    ),
 }

@@ -9,6 +9,7 @@ import httpx
 
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
+from harness_api.client.policies import PolicyRules
 from harness_api.client.resources import (
     Agents,
     Artifacts,
@@ -37,6 +38,7 @@ class _Nouns(Generic[M]):
         self.target = target
         self.runs: Runs[M] = Runs(http)
         self.effects: Effects[M] = Effects(http)
+        self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)

@@ -15,7 +15,8 @@ from harness_common.core.errors import Invalid
 _CALL: Final = re.compile(r"[0-9]{1,9}[.][0-9]{1,9}")
 
 
-def _path(run_id: str, call: str, rest: str = "") -> str:
+def call_path(run_id: str, call: str, rest: str = "") -> str:
+    """Return the path of a call, and of what is below it."""
     if not _CALL.fullmatch(call):
         raise Invalid(
             f"{call!r} is no call; expected step.index, for example 2.0", field="call", value=call
@@ -39,7 +40,7 @@ class Effects(Resource[M]):
     @operation
     async def get(self, run_id: str, call: str) -> Effect:
         """Read one call (`step.index`) of a run."""
-        return await self._http.fetch(Call("GET", _path(run_id, call)), Effect)
+        return await self._http.fetch(Call("GET", call_path(run_id, call)), Effect)
 
     @operation
     async def resolve(
@@ -50,5 +51,5 @@ class Effects(Resource[M]):
         """
         body = given(outcome=outcome, reason=reason, result=result)
         return await self._http.fetch(
-            Call("POST", _path(run_id, call, "/resolve"), body=body), Effect
+            Call("POST", call_path(run_id, call, "/resolve"), body=body), Effect
         )

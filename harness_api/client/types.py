@@ -302,6 +302,55 @@ class Effect(View):
     run_status: str = ""
 
 
+class PolicyVersion(View):
+    """One version of the rules about tool calls."""
+
+    agent: str | None = None
+    version: int
+    source: str = ""
+    rules: dict[str, Any] = Field(default_factory=dict)
+    digest: str = ""
+    created_at: datetime | None = None
+    created_by: str = ""
+
+
+class RuleLook(View):
+    """One rule that was looked at: whether it decided, and why or why not."""
+
+    layer: str
+    rule: str
+    matched: bool
+    why: str
+
+
+class Decision(View):
+    """What policy says of a call, and how it came to that."""
+
+    verdict: str
+    rule: str | None = None
+    reasons: tuple[str, ...] = ()
+    version: str = ""
+    risk: str = ""
+    approvers: tuple[str, ...] = ()
+    four_eyes: bool = False
+    expires_s: float | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+    facts_digest: str = ""
+    looks: tuple[RuleLook, ...] = ()
+
+
+class CallDecision(Decision):
+    """The decision that was made about a call."""
+
+    run_id: str
+    call: str
+    tool: str
+    arguments: Any = None
+    status: str = ""
+    error_type: str | None = None
+    same: bool = True
+
+
 class Tree(View):
     """Session, turns, steps and tool calls of a run."""
 

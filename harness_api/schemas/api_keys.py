@@ -23,6 +23,8 @@ Permission = Literal[
     "approvals:write",
     "effects:read",
     "effects:write",
+    "policies:read",
+    "policies:write",
     "tenant:read",
     "tenant:write",
     "workers:read",

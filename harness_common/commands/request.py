@@ -50,6 +50,8 @@ class StartRun:
     on_busy: OnBusy = "reject"
     """What to do when the session's last run is still going."""
     parent: Parent | None = None
+    marks: tuple[str, ...] = ()
+    """What has touched whoever wrote the input (`core.taint`): a child has what its parent has."""
     created_by: str = ""
     trace_id: str = ""
     idempotency_key: str | None = None

@@ -14,8 +14,9 @@ from harness_common.contracts.agent import AgentSpec
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.ids import encode
-from harness_common.core.message import user
+from harness_common.core.message import Trust, user
 from harness_common.core.run import TERMINAL, RunState, Status
+from harness_common.core.taint import UNTRUSTED, memo_with
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 
@@ -51,9 +52,11 @@ async def start_in(
             return twin
     check_start(begun, request)
     spec = AgentSpec.model_validate(begun["spec"])
-    state = RunState(limits=_limits(spec, request, begun["now"]), messages=1)
+    limits = _limits(spec, request, begun["now"])
+    state = RunState(limits=limits, messages=1, memo=memo_with({}, request.marks))
     held_for = "session" if _head_is_going(begun, request) else None
-    first = First(state, (user(request.input),), held_for=held_for)
+    trust: Trust = "untrusted" if UNTRUSTED in request.marks else "trusted"
+    first = First(state, (user(request.input, trust),), held_for=held_for)
     started = await insert(db, conn, tenant_id, begun, spec, request, first)
     if actor is not None:
         detail = {"agent": f"{begun['agent_name']}@{begun['agent_version']}"}

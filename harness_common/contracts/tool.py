@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
 from harness_common.core.message import Json
@@ -44,6 +44,9 @@ class Reach(StrEnum):
 
     INTERNAL = "internal"
     EXTERNAL = "external"
+
+
+TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,11 @@ class ToolSpec:
     """A tool that takes the same arguments and is called in its place while it is broken."""
     output_schema: Json | None = None
     """What a result must look like; one that does not is kept as an artifact and explained."""
+
+    @property
+    def limit_s(self) -> float:
+        """Return how long one attempt may take."""
+        return self.timeout_s or TIMEOUT_S[self.reach]
 
 
 @dataclass(frozen=True, slots=True)

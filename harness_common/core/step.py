@@ -80,6 +80,10 @@ class CallOutcome:
     """Set while the call waits for a time or, at most until then, for an answer."""
     wait: Wait | None = None
     """Set while the call waits; its status is `running` then."""
+    marks: tuple[str, ...] = ()
+    """What the run has touched by this call or before it (`core.taint`)."""
+    policy: Json = None
+    """The decision about the call, as the ledger keeps it (`Decision.to_json`)."""
     recorded: bool = False
     """True when the ledger already held this result (a `write`, or a crash before the step's
     commit).

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from harness_common.core import events as ev
 from harness_common.core.budget import exceeded
+from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
 from harness_common.core.inputs import Input, StepDone, StepFailed
@@ -25,6 +26,7 @@ from harness_common.core.step import (
     ToolsWaiting,
     Wait,
 )
+from harness_common.core.taint import UNTRUSTED, memo_with
 from harness_common.core.tool_call import CallStatus
 from harness_common.core.values import replace
 
@@ -167,8 +169,12 @@ def _final_answer(done: Transition, answer: ModelAnswered) -> Transition:
 def _tools_done(
     state: RunState, outcomes: tuple[CallOutcome, ...], number: int, now: datetime
 ) -> Transition:
+    counted = _step_counted(state)
+    denials = count_denials(counted.memo, outcomes, number)
+    outcomes = denials.outcomes
     nxt = replace(
-        _step_counted(state),
+        counted,
+        memo=memo_with(denials.memo, _touched(outcomes)),
         messages=state.messages + 1,
         next_kind=MODEL,
         cost_usd=state.cost_usd + sum(o.cost_usd for o in outcomes),
@@ -177,12 +183,19 @@ def _tools_done(
     )
     events = (
         *(_outcome_event(o, number) for o in outcomes),
+        *denials.events,
         Event(ev.STEP_COMPLETED, {"kind": TOOLS, "calls": len(outcomes)}, number),
     )
     done = Transition(nxt, events, (_results_message(outcomes),), outcomes)
     if state.cancel_requested:
         return then(done, cancelled(nxt))
-    return within_limits(done, now)
+    return within_limits(done, now, denials.over)
+
+
+def _touched(outcomes: tuple[CallOutcome, ...]) -> set[str]:
+    """Return what the run has touched by these calls, which it never forgets."""
+    marks = {mark for o in outcomes for mark in o.marks}
+    return marks | {UNTRUSTED for o in outcomes if o.trust == "untrusted"}
 
 
 def _tools_waiting(state: RunState, result: ToolsWaiting, number: int) -> Transition:
@@ -270,7 +283,9 @@ def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
 
 
 def _outcome_event(outcome: CallOutcome, number: int) -> Event:
-    if outcome.error_type == "TIMEOUT":
+    if is_denied(outcome):
+        name = ev.TOOL_REJECTED
+    elif outcome.error_type == "TIMEOUT":
         name = ev.TOOL_TIMEOUT
     elif outcome.status is CallStatus.SUCCEEDED:
         name = ev.TOOL_COMPLETED
@@ -290,6 +305,9 @@ def _outcome_event(outcome: CallOutcome, number: int) -> Event:
     for mark in ("duplicate_of", "cached_from", "served_by"):
         if (value := getattr(outcome, mark)) is not None:
             payload[mark] = value
+    if outcome.policy:
+        told = ("verdict", "rule", "version", *(("reasons",) if is_denied(outcome) else ()))
+        payload["policy"] = {name: outcome.policy[name] for name in told}
     return Event(name, payload, number)
 
 

@@ -166,6 +166,7 @@ def outcome_rows(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, A
             "cached_from": o.cached_from,
             "cached_until": o.cached_until,
             "served_by": o.served_by,
+            "policy": o.policy,
         }
         for o in outcomes
         if not o.recorded

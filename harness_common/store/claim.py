@@ -117,7 +117,7 @@ def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
         (
             "attempt_id", "resume_at", "result", "error_type", "trust", "effect", "tool_version",
             "fingerprint", "ran_arguments", "failed_attempts", "duplicate_of", "cached_from",
-            "served_by",
+            "served_by", "policy",
         )
     )  # fmt: skip
     return tuple(

@@ -6,6 +6,7 @@ from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.errors import Limited
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
 from harness_worker.tools.runner import declared_tool
 
@@ -21,7 +22,9 @@ async def run(ctx: StepContext) -> ModelAnswered:
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)
     registry = await runtime.catalog.registry(ctx.run.tenant_id, spec.tools)
-    tools = [declared_tool(registry, name).spec for name in spec.tools]
+    for name in spec.tools:
+        declared_tool(registry, name)
+    tools = await offered(ctx, registry)
     request = ChatRequest(
         model=spec.model.partition("/")[2],
         messages=ctx.history + ctx.messages,

@@ -12,6 +12,7 @@ from itertools import groupby
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.policy import policy_of
 from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.keeper import Keeper
@@ -22,11 +23,12 @@ from harness_worker.tools.twins import answered_as, twins
 async def run(ctx: StepContext) -> StepResult:
     """Run every call that the last answer asked for and that the ledger does not hold yet."""
     runtime, run_ = ctx.runtime, ctx.run
+    registry = await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools)
     runner = ToolRunner(
         ToolScope(
             db=runtime.db,
             blobs=runtime.blobs,
-            registry=await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools),
+            registry=registry,
             settings=runtime.settings,
             clock=runtime.clock.now,
             threads=runtime.threads,
@@ -38,12 +40,16 @@ async def run(ctx: StepContext) -> StepResult:
             live=runtime.live,
             bell=runtime.bell,
             breakers=runtime.breakers,
+            policy=await policy_of(ctx, registry),
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )
+    calls = [PendingCall.from_row(row) for row in ctx.calls]
+    runner.expect(calls)
     if ctx.run.overrides.get("recorded"):
-        return ToolsDone(await recorded_outcomes(ctx))
-    return await _run_calls(ctx, runner, [PendingCall.from_row(row) for row in ctx.calls])
+        pairs = zip(calls, await recorded_outcomes(ctx), strict=True)
+        return ToolsDone(tuple(runner.reread(call, old) for call, old in pairs))
+    return await _run_calls(ctx, runner, calls)
 
 
 async def _run_calls(

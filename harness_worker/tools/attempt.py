@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from harness_common.contracts.tool import EffectClass, Reach, Tool, ToolReturn, ToolSpec
+from harness_common.contracts.tool import EffectClass, Tool, ToolReturn, ToolSpec
 from harness_common.core import events as ev
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule, backoff_s
@@ -29,16 +29,10 @@ from harness_worker.tools.notes import note
 
 log = structlog.get_logger()
 
-TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
 _MOST: Final = {EffectClass.READ: 2, EffectClass.IDEMPOTENT: 1, EffectClass.WRITE: 1}
 _BACKOFF: Final = RetryRule(base_s=0.2, max_s=1.5)
 _PATIENCE_S: Final = 3.0
 """How long a call waits between its attempts in all: longer waits are for the step, not in it."""
-
-
-def timeout_s(spec: ToolSpec) -> float:
-    """Return how long one attempt may take."""
-    return spec.timeout_s or TIMEOUT_S[spec.reach]
 
 
 def most_attempts(spec: ToolSpec) -> int:
@@ -113,7 +107,7 @@ async def tell(scope: ToolScope, call: PendingCall, tool: Tool, ended: Ended, le
 async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
     """Call the function once, within its timeout, and make a value of whatever it does."""
     spec, begun = tool.spec, time.monotonic()
-    limit_s = timeout_s(spec)
+    limit_s = spec.limit_s
     ctx, timer = CallContext(scope, call, tool), asyncio.timeout(limit_s)
     try:
         async with timer:

@@ -20,6 +20,7 @@ from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 from harness_worker.tools.breakers import Breakers
+from harness_worker.tools.policy_view import PolicyView
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -41,6 +42,8 @@ class PendingCall:
     attempt_id: UUID | None
     resume_at: datetime | None
     row: dict[str, Any]
+    policy: Json = None
+    """The decision about it in this step, as the ledger keeps it."""
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> PendingCall:
@@ -104,6 +107,7 @@ class PendingCall:
             attempt=self.attempt,
             effect=row["effect"],
             tool_version=row["tool_version"],
+            policy=row.get("policy"),
             recorded=True,
             fingerprint=row.get("fingerprint"),
             ran_arguments=row.get("ran_arguments"),
@@ -140,6 +144,7 @@ class ToolScope:
     live: LiveStream
     bell: Bell
     breakers: Breakers
+    policy: PolicyView
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -168,6 +173,8 @@ class Ended:
     input_tokens: int = 0
     output_tokens: int = 0
     untrusted: bool = False
+    marks: tuple[str, ...] = ()
+    """What a child has touched, which its parent has then too."""
     wait: Wait | None = None
     """Set while the call waits; its status is `running` then."""
     began: bool = False
@@ -186,6 +193,9 @@ class Ended:
     def changed(self, **fields: Any) -> Ended:
         """Return the same with other values of these fields."""
         return replace(self, **fields)
+
+    policy: Json = None
+    """The decision about a call that was not made; None: as the call has it."""
 
     @property
     def resume_at(self) -> datetime | None:

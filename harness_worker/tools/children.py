@@ -18,6 +18,7 @@ from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Wait
+from harness_common.core.taint import UNTRUSTED
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.db import Row
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
@@ -57,7 +58,8 @@ async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild)
         "cost_usd": child["cost_usd"],
         "input_tokens": child["input_tokens"],
         "output_tokens": child["output_tokens"],
-        "untrusted": child["untrusted"],
+        "untrusted": child["untrusted"] or UNTRUSTED in child["marks"],
+        "marks": tuple(child["marks"]),
     }
     if child["status"] == Status.SUCCEEDED:
         return Ended(CallStatus.SUCCEEDED, (child["output"] or "")[:_OUTPUT_CHARS], **spent)
@@ -90,6 +92,7 @@ async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
         priority=run.priority,
         max_tokens=share.max_tokens,
         max_cost_usd=share.max_cost_usd,
+        marks=tuple(sorted(scope.policy.marks)),
         parent=Parent(run.id, scope.step, call.index, run.depth + 1),
         created_by=encode("run", run.id),
         trace_id=run.trace_id,

@@ -27,7 +27,7 @@ def build(settings: Settings) -> list[Tool]:
     """Build the tool over the folder of the settings."""
     root = settings.tool.file_root
 
-    @tool(effect="read", permission_tags=["files"])
+    @tool(effect="read", permission_tags=["files"], reads_private=True)
     def file_list(
         path: Annotated[
             str, Field(description="Relative path of the folder; empty for the top one.")

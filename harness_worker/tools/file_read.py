@@ -28,7 +28,7 @@ def build(settings: Settings) -> list[Tool]:
     """Build the tool over the folder of the settings."""
     root = settings.tool.file_root
 
-    @tool(effect="read", permission_tags=["files"])
+    @tool(effect="read", permission_tags=["files"], reads_private=True)
     def file_read(
         path: Annotated[
             str, Field(min_length=1, description="Relative path, such as docs/README.md.")

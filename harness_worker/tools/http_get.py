@@ -54,7 +54,13 @@ def build(settings: Settings) -> list[Tool]:
     """Build the tool with the allow-list of the settings."""
     fetcher = Fetcher(settings.tool.http_allow)
 
-    @tool(effect="read", reach="external", permission_tags=["network"], untrusted_output=True)
+    @tool(
+        effect="read",
+        reach="external",
+        permission_tags=["network"],
+        untrusted_output=True,
+        outbound=True,  # an address can carry what the model has read
+    )
     async def http_get(
         url: Annotated[
             str,

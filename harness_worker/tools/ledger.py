@@ -52,6 +52,7 @@ class Ledger:
                 "from_status": [str(call.status)],
                 "effect": str(tool.spec.effect),
                 "tool_version": tool.spec.version,
+                "policy": None if call.policy is None else json_codec.dumps_text(call.policy),
                 "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
                 "ran_arguments": None if edited is None else json_codec.dumps_text(edited),
                 "served_by": None if tool.spec.name == call.name else tool.spec.name,

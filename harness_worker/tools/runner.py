@@ -10,22 +10,24 @@ only after its intent is committed under the ownership check, and an intent with
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 from harness_common.contracts.tool import EffectClass, Tool
 from harness_common.core import events as ev
+from harness_common.core.denials import DENIALS
 from harness_common.core.errors import HarnessError, LostOwnership, NotFound, Transient
 from harness_common.core.policy import Verdict
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_worker.tools.approvals import Approvals
-from harness_worker.tools.attempt import attempt, attempts, tell, timeout_s
+from harness_worker.tools.attempt import attempt, attempts, tell
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.faults import denied, failed, refused
-from harness_worker.tools.gate import Gate
+from harness_worker.tools.gate import Gate, marks_after
 from harness_worker.tools.ledger import Ledger, fingerprint
 from harness_worker.tools.normalise import waiting
 from harness_worker.tools.notes import note
@@ -79,7 +81,7 @@ class ToolRunner:
         Raises `CancelAsked` and `LostOwnership` when nothing more may be started.
         """
         if call.status in ENDED:
-            return await self._given_back(call)
+            return self._given_back(call)
         if call.status is CallStatus.UNKNOWN:
             return self._outcome(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
         if call.is_dead_intent():
@@ -99,35 +101,56 @@ class ToolRunner:
     async def _allowed(self, call: PendingCall, tool: Tool) -> PendingCall | Ended:
         """Ask policy, and a person where policy wants one; returns the call as it may be made."""
         decision = await self._gate.decide(call, tool)
+        call = replace(call, policy=decision.to_json())
         if decision.verdict is Verdict.DENY:
-            return denied(tool.spec.name, decision)
+            return replace(denied(tool.spec.name, decision), policy=call.policy)
         if decision.verdict is Verdict.ASK:
             answer = await self._approvals.seek(call, tool, decision)
             if isinstance(answer, Ended):
-                return answer
+                return replace(answer, policy=call.policy)
             return replace(call, arguments=answer.arguments)
         return call
 
-    async def _given_back(self, call: PendingCall) -> CallOutcome:
+    def expect(self, calls: Iterable[PendingCall]) -> None:
+        """Take note of all calls of the step before the first is run."""
+        self._gate.expect(calls)
+
+    def _given_back(self, call: PendingCall) -> CallOutcome:
         """Give back a recorded result: only for what was asked, and only if policy still allows it.
 
         A call without a fingerprint was never started (or is older than fingerprints).
         """
         recorded = call.recorded()
-        if recorded.fingerprint is None or call.status is CallStatus.CANCELLED:
-            return recorded
-        try:
-            tool = self._tool(recorded.served_by or call.name)
-        except ToolNotHere:
-            raise
-        except HarnessError as error:
-            return self._outcome(call, None, refused(call.name, error), recorded=True)
-        if fingerprint(self._scope.run.tenant_id, tool, call.ran) != recorded.fingerprint:
-            return self._outcome(call, tool, _conflict(recorded, tool), recorded=True)
-        decision = await self._gate.decide(replace(call, arguments=call.ran), tool)
-        if decision.verdict is Verdict.DENY:
-            return self._outcome(call, tool, denied(tool.spec.name, decision), recorded=True)
-        return recorded
+        if recorded.fingerprint is not None and call.status is not CallStatus.CANCELLED:
+            name = recorded.served_by or call.name
+            tool = self.tool_of(replace(call, name=name))
+            if tool is not None:
+                asked = fingerprint(self._scope.run.tenant_id, tool, call.ran)
+                if asked != recorded.fingerprint:
+                    return self._outcome(call, tool, _conflict(recorded, tool), recorded=True)
+            call = replace(call, name=name, arguments=call.ran)
+        return self.reread(call, recorded)
+
+    def reread(self, call: PendingCall, recorded: CallOutcome) -> CallOutcome:
+        """Give back a recorded result if policy still allows the call: what it denies now is not
+        readable any more. The ledger keeps the result.
+        """
+        if recorded.status not in {CallStatus.SUCCEEDED, CallStatus.FAILED}:
+            return recorded  # nothing was done, so there is nothing to read
+        decision = self._gate.recheck(call)
+        if decision.verdict is not Verdict.DENY:
+            kept = (recorded.policy or {}).get("marks", ())
+            return replace(recorded, marks=tuple(sorted({*marks_after(decision), *kept})))
+        no = denied(call.name, decision)
+        return replace(
+            recorded,
+            status=no.status,
+            content=no.content,
+            error_type=no.error_type,
+            trust="trusted",
+            artifacts=(),
+            policy=decision.to_json(),
+        )
 
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
@@ -154,9 +177,7 @@ class ToolRunner:
         if call.status is CallStatus.RUNNING:
             return GO
         spec = tool.spec
-        return await self._scope.breakers.leave(
-            self._scope.run.tenant_id, spec.name, timeout_s(spec)
-        )
+        return await self._scope.breakers.leave(self._scope.run.tenant_id, spec.name, spec.limit_s)
 
     async def _start(self, call: PendingCall, tool: Tool, leave: Leave) -> tuple[CallOutcome, bool]:
         """Make the call; also tells whether it ended by a fault of the tool."""
@@ -178,7 +199,7 @@ class ToolRunner:
             name = tool.spec.fallback
             text = f"{outcome.content}\nIts fallback {name} was not called: {fallback}"
             return replace(outcome, content=text)
-        instead, leave = fallback
+        call, instead, leave = fallback
         payload = {"call": f"{self._scope.step}.{call.index}", "tool": tool.spec.name}
         await note(
             self._scope, ev.TOOL_DEGRADED, payload | {"fallback": instead.spec.name, "why": why}
@@ -186,7 +207,9 @@ class ToolRunner:
         served, _ = await self._start(call, instead, leave)
         return served
 
-    async def _fallback(self, call: PendingCall, tool: Tool) -> tuple[Tool, Leave] | str:
+    async def _fallback(
+        self, call: PendingCall, tool: Tool
+    ) -> tuple[PendingCall, Tool, Leave] | str:
         """Find what may be called in the place of a tool, or say why nothing may.
 
         What a person would have to allow is not called: nobody was asked about it.
@@ -206,7 +229,7 @@ class ToolRunner:
         leave = await self._leave(call, fallback)
         if isinstance(leave, Shut):
             return _unavailable(leave, seconds_until(leave, self._scope.clock())).why
-        return fallback, leave
+        return replace(call, policy=decision.to_json()), fallback, leave
 
     def _tool(self, name: str) -> Tool:
         if name not in self._scope.allowed:
@@ -263,6 +286,7 @@ class ToolRunner:
         spec = tool.spec if tool else None
         served_by = spec.name if spec and ended.began and spec.name != call.name else None
         scope, begun = self._scope, tool is not None and ended.began
+        marks, policy = self._marks(tool, ended), ended.policy or call.policy
         lasts_s = spec.cache_s if spec and ended.status is CallStatus.SUCCEEDED else None
         return CallOutcome(
             index=call.index,
@@ -271,7 +295,7 @@ class ToolRunner:
             status=ended.status,
             content=_marked(ended, served_by),
             error_type=ended.error_type,
-            trust="untrusted" if _is_untrusted(tool, ended) else "trusted",
+            trust="untrusted" if self._is_untrusted(tool, ended) else "trusted",
             duration_ms=ended.duration_ms,
             cost_usd=ended.cost_usd,
             input_tokens=ended.input_tokens,
@@ -282,6 +306,8 @@ class ToolRunner:
             tool_version=spec.version if spec else None,
             resume_at=ended.resume_at,
             wait=ended.wait,
+            marks=marks,
+            policy=policy and {**policy, "marks": list(marks)},
             recorded=recorded,
             fingerprint=fingerprint(scope.run.tenant_id, tool, call.arguments)
             if tool and begun
@@ -292,16 +318,27 @@ class ToolRunner:
             served_by=served_by,
         )
 
+    def _is_untrusted(self, tool: Tool | None, ended: Ended) -> bool:
+        return ended.untrusted or (
+            tool is not None and not _was_denied(ended) and self._gate.is_untrusted(tool)
+        )
+
+    def _marks(self, tool: Tool | None, ended: Ended) -> tuple[str, ...]:
+        """Return what the run has touched once the call has ended; a denied one touched nothing."""
+        if tool is None or _was_denied(ended):
+            return ()
+        return tuple(sorted({*self._gate.marks_after(tool), *ended.marks}))
+
+
+def _was_denied(ended: Ended) -> bool:
+    return ended.status is CallStatus.REJECTED and ended.error_type in DENIALS
+
 
 def _marked(ended: Ended, served_by: str | None) -> str:
     """Say in a result that another tool gave it than the one asked for."""
     if served_by is None or ended.status not in ENDED:
         return ended.content
     return f"{ended.content}\n[from the fallback tool {served_by}]"
-
-
-def _is_untrusted(tool: Tool | None, ended: Ended) -> bool:
-    return ended.untrusted or (tool is not None and tool.spec.untrusted_output)
 
 
 def _conflict(recorded: CallOutcome, tool: Tool) -> Ended:

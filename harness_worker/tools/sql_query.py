@@ -68,7 +68,7 @@ def build(settings: Settings) -> list[Tool]:
     """Build both tools over the folder of the settings."""
     sources = Sources(settings.tool.sql_sources)
 
-    @tool(effect="read", permission_tags=["database"])
+    @tool(effect="read", permission_tags=["database"], reads_private=True)
     async def sql_query(
         sql: Annotated[
             str,
@@ -99,7 +99,7 @@ def build(settings: Settings) -> list[Tool]:
         """
         return await _cancellable(sources, _QUERY, time_limit_s, lambda c: _query(c, sql, max_rows))
 
-    @tool(effect="read", permission_tags=["database"])
+    @tool(effect="read", permission_tags=["database"], reads_private=True)
     async def sql_schema(
         table: Annotated[
             str | None, Field(max_length=200, description="Only this table; all when left out.")

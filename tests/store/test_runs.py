@@ -719,6 +719,7 @@ async def _intend(play, run, *, prior=None, status="proposed", **other):
         "served_by": None,
         "fingerprint": "f",
         "payload": "{}",
+        "policy": None,
     }
     rows = await play.db.fetch("call_intent", _key(run) | params | other)
     return attempt_id if rows else None

@@ -324,6 +324,7 @@ class Both:
             "attempt_id": uuid4(), "prior_attempt_id": prior, "from_status": [row["status"]],
             "effect": "write", "tool_version": "1", "fingerprint": "f", "payload": "{}",
             "ran_arguments": None, "served_by": None,
+            "policy": None,
         }  # fmt: skip
         real = await self.db.fetch("call_intent", params)
         ours = self.store.call_intent(params)

@@ -30,6 +30,7 @@ async def test_a_resumed_intent_can_be_given_up(play, db):
             "ran_arguments": None,
             "served_by": None,
             "payload": "{}",
+            "policy": None,
         }
         return await db.fetch("call_intent", key | intent)
 

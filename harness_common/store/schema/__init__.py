@@ -16,6 +16,7 @@ from harness_common.store.schema.operations import (
     webhooks,
     workers,
 )
+from harness_common.store.schema.policies import policies
 from harness_common.store.schema.runs import (
     artifacts,
     checkpoints,
@@ -54,6 +55,7 @@ __all__ = [
     "messages",
     "metadata",
     "platform",
+    "policies",
     "runs",
     "schedule_firings",
     "schedules",

@@ -35,6 +35,7 @@ tool_calls = Table(
     json_("resolution", None),
     big("input_tokens"),
     big("output_tokens"),
+    json_("policy", None),
     when("created_at", now=True),
     when("started_at"),
     when("finished_at"),

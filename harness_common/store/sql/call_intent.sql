@@ -13,7 +13,8 @@ WITH held AS (
 ), call AS (
     UPDATE tool_calls SET status = 'running', attempt_id = %(attempt_id)s, attempt = attempt + 1, effect = %(effect)s,
         tool_version = %(tool_version)s, fingerprint = %(fingerprint)s,
-        ran_arguments = %(ran_arguments)s::json, served_by = %(served_by)s, started_at = clock_timestamp(), resume_at = NULL
+        ran_arguments = %(ran_arguments)s::json, served_by = %(served_by)s, started_at = clock_timestamp(), resume_at = NULL,
+        policy = coalesce(%(policy)s::jsonb, policy)
     FROM run WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id AND step = %(step)s AND idx = %(idx)s
     RETURNING tool_calls.attempt
 ), event AS (
