@@ -138,6 +138,10 @@ class ToolSettings(_Group):
     """A JSON file that declares the programs `run_program` may start."""
     inline_result_bytes: int = 16 * 1024
     """A larger result is kept as an artifact and summarised for the model."""
+    approval_expires_s: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400.0
+    """How long a person has to approve a call when policy says nothing else."""
+    ask_for_risk: Literal["medium", "high"] | None = None
+    """Calls of tools of this risk or more need a person's approval."""
 
 
 class LogSettings(_Group):

@@ -40,6 +40,10 @@ class PendingCall:
     attempt_id: UUID | None
     resume_at: datetime | None
     row: dict[str, Any]
+    approval_id: UUID | None = None
+    """A person's yes that the call uses up when it is made."""
+    edited: bool = False
+    """Whether a person changed the arguments: the result says so."""
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> PendingCall:
@@ -141,7 +145,7 @@ class Ended:
     output_tokens: int = 0
     untrusted: bool = False
     wait: Wait | None = None
-    """Set while the call waits; its status is `running` then."""
+    """Set while the call waits; its status is `running` then, or `awaiting_approval`."""
 
     @property
     def resume_at(self) -> datetime | None:

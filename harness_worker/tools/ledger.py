@@ -16,6 +16,7 @@ from uuid import UUID
 import orjson
 
 from harness_common.contracts.tool import Tool
+from harness_common.core.approval import digest
 from harness_common.core.message import Json
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
@@ -49,6 +50,8 @@ class Ledger:
                 "effect": str(tool.spec.effect),
                 "tool_version": tool.spec.version,
                 "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
+                "approval_id": call.approval_id,
+                "approval_digest": digest(call.name, call.arguments) if call.approval_id else None,
                 "payload": json_codec.dumps_text(
                     {"call": f"{scope.step}.{call.index}", "tool": call.name, "effect": "write"}
                 ),

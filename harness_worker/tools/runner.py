@@ -27,6 +27,7 @@ from harness_common.contracts.tool import (
     ToolReturn,
     WaitUntil,
 )
+from harness_common.core.approval import told_edited
 from harness_common.core.errors import (
     HarnessError,
     Invalid,
@@ -42,7 +43,7 @@ from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.json_codec import storable_text
-from harness_worker.tools.approvals import Approvals
+from harness_worker.tools.approvals import Approvals, Approved
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed, start_or_join
@@ -107,15 +108,47 @@ class ToolRunner:
             raise
         except HarnessError as error:
             return self._outcome(call, None, _refused(call.name, error))
+        allowed = await self._allowed(call, tool)
+        if isinstance(allowed, Ended):
+            return self._outcome(call, tool, allowed)
+        return await self._run_allowed(allowed, tool)
+
+    async def _allowed(self, call: PendingCall, tool: Tool) -> PendingCall | Ended:
+        """Return the call as it may be made, by policy or by a person; or how it ends or waits."""
         decision = await self._gate.decide(call, tool)
         if decision.verdict is Verdict.DENY:
-            return self._outcome(call, tool, _denied(tool.spec.name, decision))
-        if decision.verdict is Verdict.ASK:
-            answer = await self._approvals.seek(call, tool, decision)
-            if isinstance(answer, Ended):
-                return self._outcome(call, tool, answer)
-            call = replace(call, arguments=answer.arguments)
-        return await self._run_allowed(call, tool)
+            return _denied(tool.spec.name, decision)
+        if decision.verdict is Verdict.ALLOW and call.status is not CallStatus.AWAITING_APPROVAL:
+            return call
+        answer = await self._approvals.seek(call, tool, decision)
+        if isinstance(answer, Ended):
+            return answer
+        made = replace(
+            call,
+            arguments=answer.arguments,
+            approval_id=answer.approval_id,
+            edited=answer.edited,
+        )
+        if made.edited and made.status is not CallStatus.RUNNING:
+            return await self._check_edited(call, made, tool, answer)
+        return made
+
+    async def _check_edited(
+        self, call: PendingCall, made: PendingCall, tool: Tool, answer: Approved
+    ) -> PendingCall | Ended:
+        """Ask schema and policy about arguments that a person changed: neither is that person's to
+        overrule.
+        """
+        try:
+            validate_arguments(tool.spec, made.arguments)
+        except Invalid as error:
+            return _refused(call.name, error)
+        decision = await self._gate.decide(made, tool)
+        if decision.verdict is Verdict.DENY:
+            return _denied(tool.spec.name, decision)
+        if not answer.covers(decision):
+            return await self._approvals.ask_again(call, tool, decision, made.arguments)
+        return made
 
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
@@ -124,6 +157,8 @@ class ToolRunner:
                 return self._outcome(call, tool, _waiting(Wait(call.index, "time", call.resume_at)))
             return await self._run_write(call, tool)
         if self._scope.held.cancel_requested or self._scope.held.release_asked:
+            raise CancelAsked
+        if call.approval_id is not None and not await self._approvals.use(call, tool):
             raise CancelAsked
         ended = await self._attempt(call, tool)
         if ended.error_type in {"TIMEOUT", "TRANSIENT"} and tool.spec.effect is EffectClass.READ:
@@ -203,6 +238,8 @@ class ToolRunner:
                 # Nobody named it, so nobody knows whether the effect happened before it was raised.
                 ended = replace(ended, status=CallStatus.UNKNOWN)
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
+        if call.edited and ended.wait is None:
+            ended = replace(ended, content=told_edited(call.arguments) + ended.content)
         return replace(
             ended,
             artifacts=tuple(ctx.artifacts),
@@ -286,6 +323,7 @@ class ToolRunner:
     def _outcome(
         self, call: PendingCall, tool: Tool | None, ended: Ended, *, recorded: bool = False
     ) -> CallOutcome:
+        asks = ended.status is CallStatus.AWAITING_APPROVAL  # nothing was tried yet
         return CallOutcome(
             index=call.index,
             tool_use_id=call.tool_use_id,
@@ -299,10 +337,10 @@ class ToolRunner:
             input_tokens=ended.input_tokens,
             output_tokens=ended.output_tokens,
             artifacts=ended.artifacts,
-            attempt=call.attempt + 1,
+            attempt=call.attempt + (not asks),
             effect=str(tool.spec.effect) if tool else None,
-            tool_version=tool.spec.version if tool else None,
-            resume_at=ended.resume_at,
+            tool_version=tool.spec.version if tool and not asks else None,
+            resume_at=None if asks else ended.resume_at,
             wait=ended.wait,
             recorded=recorded,
         )
