@@ -7,6 +7,7 @@ from typing import Generic, Self
 
 import httpx
 
+from harness_api.client.approvals import Approvals
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.resources import (
@@ -35,6 +36,7 @@ class _Nouns(Generic[M]):
         http = Http(wire, target, timeout_s=timeout_s, retries=retries)
         self.target = target
         self.runs: Runs[M] = Runs(http)
+        self.approvals: Approvals[M] = Approvals(http)
         self.effects: Effects[M] = Effects(http)
         self.agents: Agents[M] = Agents(http)
         self.sessions: Sessions[M] = Sessions(http)

@@ -21,7 +21,7 @@ from harness_common.core.message import Json
 from harness_common.core.run import TERMINAL, Status
 from harness_common.store import json_codec
 from harness_common.store.apply import lock_run
-from harness_common.store.approvals import decide_in, read_approval_in
+from harness_common.store.approvals import Said, decide_in, read_approval_in
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row
 
@@ -84,10 +84,9 @@ async def _write(
 ) -> Asked:
     """Write the decision, what it makes of the run, and the audit row, in the open transaction."""
     new = row["digest"] if arguments is None else digest(row["tool"], arguments)
-    won = await decide_in(
-        conn, row, status=ApprovalStatus(said.verdict), by=approver.name, role=approver.role,
-        reason=said.reason, digest=new, arguments=arguments, timeout_s=db.timeout_s,
-    )  # fmt: skip
+    status = ApprovalStatus(said.verdict)
+    written = Said(status, approver.name, approver.role, said.reason, new, arguments)
+    won = await decide_in(conn, row, written, db.timeout_s)
     shown = encode("approval", row["id"])
     if not won:  # its run is locked: only time can have passed
         raise _expired(row)

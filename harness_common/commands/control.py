@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.errors import Conflict, IllegalTransition, Invalid, NotFound
 from harness_common.core.ids import encode
-from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.inputs import (
     ApprovalDecided,
     CancelRequested,

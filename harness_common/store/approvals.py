@@ -7,6 +7,7 @@ used by `call_intent.sql` and `approval_use.sql`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from uuid import UUID
 
 from harness_common.core.approval import ApprovalStatus
@@ -56,30 +57,34 @@ async def read_approval_in(
     return rows[0]
 
 
-async def decide_in(
-    conn: Connection,
-    row: Row,
-    *,
-    status: ApprovalStatus,
-    by: str,
-    role: str,
-    reason: str,
-    digest: str,
-    arguments: Json,
-    timeout_s: float,
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A decision as it is written."""
+
+    status: ApprovalStatus
+    by: str
+    role: str
+    reason: str
+    digest: str
+    """Of the arguments that hold from now on."""
+    arguments: Json = None
+    """The changed ones, else None."""
+
+
+async def decide_in(conn: Connection, row: Row, said: Said, timeout_s: float) -> bool:
     """Write a decision about an approval as `row` shows it; False when it is no longer so, or its
-    time is over. `arguments` are the changed ones, else None.
+    time is over.
     """
+    changed = said.arguments
     params = {
         "tenant_id": row["tenant_id"],
         "id": row["id"],
-        "status": str(status),
-        "by": by,
-        "role": role,
-        "reason": reason,
+        "status": str(said.status),
+        "by": said.by,
+        "role": said.role,
+        "reason": said.reason,
         "shown_digest": row["digest"],
-        "digest": digest,
-        "arguments": None if arguments is None else json_codec.dumps_text(arguments),
+        "digest": said.digest,
+        "arguments": None if changed is None else json_codec.dumps_text(changed),
     }
     return bool(await run_sql(conn, "approval_decide", params, timeout_s))
