@@ -18,7 +18,7 @@ from harness_common.core.errors import Conflict, Denied, Invalid
 from harness_common.core.ids import encode
 from harness_common.core.inputs import ApprovalDecided
 from harness_common.core.message import Json
-from harness_common.core.run import TERMINAL, Status
+from harness_common.core.run import TERMINAL
 from harness_common.store import json_codec
 from harness_common.store.apply import lock_run
 from harness_common.store.approvals import Said, decide_in, read_approval_in
@@ -26,6 +26,7 @@ from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row
 
 _SAYS_YES = {ApprovalStatus.APPROVED, ApprovalStatus.USED}
+_DECIDED = {*_SAYS_YES, ApprovalStatus.DENIED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def _check_open(row: Row, said: Decide) -> None:
     if status is not ApprovalStatus.PENDING:
         raise Conflict(
             _CLOSED[status].format(by=row["decided_by"], at=row["decided_at"]),
-            code=f"APPROVAL_{'DECIDED' if row['decided_by'] else status.upper()}",
+            code=f"APPROVAL_{'DECIDED' if status in _DECIDED else status.upper()}",
             status=str(status),
             decided_by=row["decided_by"],
             decided_at=row["decided_at"],
@@ -206,11 +207,3 @@ def _changed(row: Row, said: Decide) -> Json:
         )
     return arguments
 
-
-def is_waiting(row: Row) -> bool:
-    """Tell whether a decision about the approval can still be made."""
-    return (
-        row["status"] == ApprovalStatus.PENDING
-        and row["expires_at"] > row["now"]
-        and Status(row["run_status"]) not in TERMINAL
-    )

@@ -717,6 +717,8 @@ async def _intend(play, run, *, prior=None, status="proposed", **other):
         "tool_version": "1",
         "fingerprint": "f",
         "payload": "{}",
+        "approval_id": None,
+        "approval_digest": None,
     }
     rows = await play.db.fetch("call_intent", _key(run) | params | other)
     return attempt_id if rows else None

@@ -323,6 +323,7 @@ class Both:
             "version": run.version, "fence": run.fence, "claim_id": run.claim_id,
             "attempt_id": uuid4(), "prior_attempt_id": prior, "from_status": [row["status"]],
             "effect": "write", "tool_version": "1", "fingerprint": "f", "payload": "{}",
+            "approval_id": None, "approval_digest": None,
         }  # fmt: skip
         real = await self.db.fetch("call_intent", params)
         ours = self.store.call_intent(params)

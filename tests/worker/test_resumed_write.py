@@ -28,6 +28,8 @@ async def test_a_resumed_intent_can_be_given_up(play, db):
             "tool_version": "1",
             "fingerprint": "",
             "payload": "{}",
+            "approval_id": None,
+            "approval_digest": None,
         }
         return await db.fetch("call_intent", key | intent)
 
