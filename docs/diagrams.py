@@ -36,7 +36,7 @@ def _failed(failure: step.Failure) -> inputs.StepFailed:
     return inputs.StepFailed(failure, NOW)
 
 
-def _waits(kind: Literal["time", "input", "child"]) -> inputs.StepDone:
+def _waits(kind: Literal["time", "input", "child", "approval"]) -> inputs.StepDone:
     waiting = step.Wait(0, kind, LATER if kind == "time" else None)
     call = step.CallOutcome(0, "c", "t", tool_call.CallStatus.RUNNING, "", wait=waiting)
     return _done(step.ToolsWaiting((call,)))
@@ -52,6 +52,7 @@ SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
         "a tool waits for a time": _waits("time"),
         "a tool asks a person": _waits("input"),
         "a tool waits for a child run": _waits("child"),
+        "a call needs a person's approval": _waits("approval"),
         "an effect has no known outcome": _done(step.ToolsUnknown((), (0,))),
         "the owner stopped for a cancel": _done(step.StepCancelled()),
     },
@@ -71,6 +72,10 @@ SAMPLES: Final[Mapping[type, Mapping[str, Any]]] = {
     inputs.Steered: {"": inputs.Steered("somebody", "look there")},
     inputs.EffectsResolved: {"": inputs.EffectsResolved("somebody")},
     inputs.Released: {"": inputs.Released("stopping")},
+    inputs.ApprovalDecided: {
+        "the last one": inputs.ApprovalDecided("somebody", "appr_0", 0, "t", "approved"),
+        "others are pending": inputs.ApprovalDecided("somebody", "appr_9", 9, "t", "denied"),
+    },
 }
 
 
@@ -91,9 +96,14 @@ def _situations(status: run.Status) -> Iterator[tuple[str, run.RunState]]:
         status=status,
         started=True,
         claimed=status is run.Status.RUNNING,
-        not_before=NOW if status in {run.Status.DELAYED, run.Status.WAITING_INPUT} else None,
-        waiting={"calls": [{"index": 0, "kind": "input", "until": NOW.isoformat()}]},
+        not_before=NOW if status in _TIMED else None,
+        waiting={"for": "input", "calls": [_call("input")]},
     )
+    if status is run.Status.WAITING_APPROVAL:
+        yield "it waits for an effect's outcome", replace(plain, not_before=None)
+        both = {"for": "approval", "calls": [_call("input"), _call("approval")]}
+        yield "a question is open too", replace(plain, waiting=both)
+        plain = replace(plain, waiting={"for": "approval", "calls": [_call("approval")]})
     yield "", plain
     yield "its wall clock is over", replace(plain, limits=Limits(deadline=NOW))
     yield "a pause was asked", replace(plain, pause_requested=True)
@@ -104,6 +114,22 @@ def _situations(status: run.Status) -> Iterator[tuple[str, run.RunState]]:
     yield "no turn is left", replace(plain, limits=Limits(max_turns=1))
     yield "it failed too often", replace(plain, failures=1_000)
     yield "owners died before", replace(plain, deaths=1_000)
+
+
+_TIMED: Final = {run.Status.DELAYED, run.Status.WAITING_INPUT, run.Status.WAITING_APPROVAL}
+
+
+def _call(kind: str) -> dict[str, Any]:
+    """Give a call that a run waits for, until now."""
+    index = int(kind == "approval")
+    said = {
+        "call": f"1.{index}",
+        "index": index,
+        "kind": kind,
+        "until": NOW.isoformat(),
+        "tool": "t",
+    }
+    return {**said, "approval": "appr_0"} if kind == "approval" else said
 
 
 Leads = dict[run.Status, list[str]]

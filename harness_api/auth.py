@@ -38,6 +38,7 @@ _READS: Final = frozenset(
         "sessions",
         "schedules",
         "artifacts",
+        "approvals",
         "effects",
         "policies",
         "tenant",
@@ -47,7 +48,7 @@ _READS: Final = frozenset(
 ROLES: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,
     "operator": _READS | {"runs:write", "agents:write", "sessions:write", "schedules:write"},
-    "approver": _READS | {"approvals:read", "approvals:write", "effects:write"},
+    "approver": _READS | {"approvals:write", "effects:write"},
     "admin": PERMISSIONS,
 }
 CACHE_S: Final = 5.0

@@ -15,6 +15,7 @@ import typer
 
 from harness_api.cli import (
     agents,
+    approvals,
     artifacts,
     doctor,
     effects,
@@ -57,6 +58,7 @@ for register in (processes.register, doctor.register, tenant.register, throttles
 run_control.register(runs.app)
 for name, commands in {
     "runs": runs.app,
+    "approvals": approvals.app,
     "effects": effects.app,
     "policy": policy.app,
     "agents": agents.app,
@@ -158,6 +160,7 @@ _HINTS = {
     "run_id": "`harness runs list` shows the runs of your tenant",
     "session_id": "`harness sessions list` shows the sessions of your tenant",
     "schedule": "`harness schedules list` shows the schedules of your tenant",
+    "approval_id": "`harness approvals list` shows what waits for approval",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

@@ -172,6 +172,10 @@ def _waiting(payload: Payload, _: str) -> str:
     waits = [c for c in found if isinstance(c, Mapping)]
     children = [f"{c.get('run')} ({c.get('agent')})" for c in waits if c.get("kind") == "child"]
     asked = [_question(c) for c in waits if c.get("kind") == "input"]
+    wanted = [short(f"{c.get('tool')}") for c in waits if c.get("kind") == "approval"]
+    if wanted:
+        also = f", and {'; '.join(asked)}" if asked else ""
+        return f"waits for a person to approve {', '.join(wanted)}{also}"
     if asked:
         return f"waits for a person: {'; '.join(asked)}"
     if children:
@@ -183,6 +187,28 @@ def _question(call: Mapping[str, Any]) -> str:
     choices = call.get("choices") or []
     among = f" [{' | '.join(short(str(c), 30) for c in choices)}]" if choices else ""
     return f"{call.get('call')} asks {short(str(call.get('question')), 160)}{among}"
+
+
+def _approval_requested(payload: Payload, _: str) -> str:
+    why = short("; ".join(map(str, payload.get("reasons") or [])), 120)
+    return (
+        f"approval {payload.get('approval')} is needed for {short(str(payload.get('tool')))} "
+        f"({payload.get('call')}){why and f': {why}'}, until {payload.get('until')}"
+    )
+
+
+def _approval_decided(payload: Payload, _: str) -> str:
+    changed = " with changed arguments" if payload.get("edited") else ""
+    reason = payload.get("reason")
+    return (
+        f"{payload.get('by')} has {payload.get('verdict')} {short(str(payload.get('tool')))} "
+        f"({payload.get('call')}){changed}" + (f": {short(str(reason))}" if reason else "")
+    )
+
+
+def _approval_expired(payload: Payload, _: str) -> str:
+    tool = short(str(payload.get("tool")))
+    return f"nobody decided about {tool} ({payload.get('call')}) in time; it is not run"
 
 
 def _recovered(payload: Payload, _: str) -> str:
@@ -241,6 +267,9 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
         f"{payload.get('chars')} characters, for the next model step"
     ),
     ev.RUN_INPUT_GIVEN: lambda payload, _: f"{payload.get('by')} answers {payload.get('call')}",
+    ev.APPROVAL_REQUESTED: _approval_requested,
+    ev.APPROVAL_DECIDED: _approval_decided,
+    ev.APPROVAL_EXPIRED: _approval_expired,
     ev.RUN_EFFECTS_RESOLVED: lambda payload, _: (
         f"{payload.get('by')} has decided about every unknown effect"
     ),

@@ -110,6 +110,8 @@ def _waits_for(run: Run) -> str | None:
     if waiting.get("for") == "children":
         found = [f"{c.get('run')} ({c.get('agent')})" for c in waiting.get("calls", ())]
         return f"its children {', '.join(found)}"
+    if run.approvals:
+        return f"approval of {', '.join(f'{a.tool} ({a.call})' for a in run.approvals)}"
     return str(waiting["for"]).replace("_", " ") if waiting else None
 
 
@@ -180,7 +182,14 @@ def print_wait(run: Run) -> None:
             f"Nobody knows whether call {call} took effect. `harness effects show {run.id} {call}`"
             f"\nshows it, `harness effects resolve {run.id} {call} OUTCOME --reason '…'` decides."
         )
-    if not questions and not run.unknown_calls:
+    for wanted in run.approvals:
+        why = "; ".join(clean(r, lines=False) for r in wanted.reasons)
+        print(f"It needs approval ({wanted.call}): {short(wanted.tool)}{why and f', {why}'}")
+        if wanted.until is not None:
+            print(f"  until {clock(wanted.until)}")
+        print(f"  `harness approvals show {wanted.approval}` shows it,")
+        print(f"  `harness approvals approve|deny {wanted.approval}` answers.")
+    if not questions and not run.unknown_calls and not run.approvals:
         print("It waits for a person.")
 
 

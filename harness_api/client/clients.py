@@ -7,6 +7,7 @@ from typing import Generic, Self
 
 import httpx
 
+from harness_api.client.approvals import Approvals
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.policies import PolicyRules
@@ -37,6 +38,7 @@ class _Nouns(Generic[M]):
         http = Http(wire, target, timeout_s=timeout_s, retries=retries)
         self.target = target
         self.runs: Runs[M] = Runs(http)
+        self.approvals: Approvals[M] = Approvals(http)
         self.effects: Effects[M] = Effects(http)
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)

@@ -55,6 +55,18 @@ class Question(View):
     until: datetime | None = None
 
 
+class PendingApproval(View):
+    """A tool call that a run waits with until somebody approves it."""
+
+    approval: str
+    call: str
+    tool: str
+    risk: str = ""
+    reasons: tuple[str, ...] = ()
+    digest: str = ""
+    until: datetime | None = None
+
+
 class Run(View):
     """A run as it was when the server answered."""
 
@@ -119,10 +131,18 @@ class Run(View):
     @property
     def questions(self) -> list[Question]:
         """List the questions that wait for an answer (`client.runs.answer`)."""
-        calls = (self.waiting or {}).get("calls", ())
-        if self.status != "waiting_input":
+        return [Question.model_validate(c) for c in self._waits("input")]
+
+    @property
+    def approvals(self) -> list[PendingApproval]:
+        """List the tool calls that wait for approval (`client.approvals`)."""
+        return [PendingApproval.model_validate(c) for c in self._waits("approval")]
+
+    def _waits(self, kind: str) -> list[dict[str, Any]]:
+        waiting = self.waiting or {}
+        if waiting.get("for") not in {"input", "approval"}:
             return []
-        return [Question.model_validate(c) for c in calls if c.get("kind") == "input"]
+        return [c for c in waiting.get("calls", ()) if c.get("kind") == kind]
 
     @property
     def unknown_calls(self) -> list[str]:
@@ -276,6 +296,40 @@ class Lineage(View):
     ancestors: tuple[Relative, ...] = ()
     children: tuple[Relative, ...] = ()
     forks: tuple[Relative, ...] = ()
+
+
+class Approval(View):
+    """A tool call that waits, or waited, for a person."""
+
+    id: str
+    run_id: str
+    call: str
+    agent: str = ""
+    run_status: str = ""
+    tool: str
+    tool_version: str = ""
+    policy_version: str = ""
+    effect: str | None = None
+    arguments: Any = None
+    digest: str
+    preview: dict[str, Any] | None = None
+    risk: str | None = None
+    rule: str | None = None
+    reasons: tuple[str, ...] = ()
+    provenance: dict[str, Any] | None = None
+    input_schema: Any = None
+    approver_roles: tuple[str, ...] = ()
+    four_eyes: bool = False
+    status: str
+    created_at: datetime
+    expires_at: datetime | None = None
+    decided_at: datetime | None = None
+    decided_by: str | None = None
+    reason: str | None = None
+    used_at: datetime | None = None
+    original_arguments: Any = None
+    original_digest: str | None = None
+    edited_by: str | None = None
 
 
 class Effect(View):

@@ -7,6 +7,7 @@ from fastapi import APIRouter
 from harness_api.routes import (
     agents,
     api_keys,
+    approvals,
     artifacts,
     effects,
     health,
@@ -28,6 +29,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     run_control.router,
     run_events.router,
     run_details.router,
+    approvals.router,
     effects.router,
     policies.router,
     artifacts.router,

@@ -4,6 +4,7 @@ Called by the API, by the scheduler (schedules) and by the tool that starts chil
 one transaction; doorbells and signals go out after it, and a lost one costs seconds, never a run.
 """
 
+from harness_common.commands.approvals import Approver, Decide, decide_approval
 from harness_common.commands.control import (
     Asked,
     answer_run,
@@ -19,8 +20,10 @@ from harness_common.commands.session import CancelledRun, cancel_session
 from harness_common.commands.start import start_in, start_run
 
 __all__ = [
+    "Approver",
     "Asked",
     "CancelledRun",
+    "Decide",
     "ForkRun",
     "Parent",
     "StartRun",
@@ -28,6 +31,7 @@ __all__ = [
     "answer_run",
     "cancel_run",
     "cancel_session",
+    "decide_approval",
     "fork_run",
     "pause_run",
     "resolve_effect",

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.errors import Conflict, IllegalTransition, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.inputs import (
+    ApprovalDecided,
     CancelRequested,
     EffectsResolved,
     Input,
@@ -149,13 +151,15 @@ async def answer_run(
 
 
 def _question(state: RunState, call: str | None) -> dict[str, Any]:
-    if state.status is not Status.WAITING_INPUT:
+    asks = state.status is Status.WAITING_INPUT or waits_for_approval(state)
+    calls = state.waiting["calls"] if asks else ()
+    open_calls = {c["call"]: c for c in calls if c["kind"] == "input"}
+    if not open_calls:
         raise Conflict(
             f"the run asks nothing now; it is {state.status}",
             code="NO_QUESTION",
             status=str(state.status),
         )
-    open_calls = {c["call"]: c for c in state.waiting["calls"] if c["kind"] == "input"}
     if call is None and len(open_calls) == 1:
         return dict(next(iter(open_calls.values())))
     if call not in open_calls:
@@ -219,6 +223,17 @@ async def effects_resolved_in(
         return [EffectsResolved(by)] if waits else []
 
     return await _ask_in(db, conn, tenant_id, run_id, _Ask("effects", by, {}, inputs), None)
+
+
+async def approval_decided_in(
+    db: Database, conn: Connection, tenant_id: UUID, run_id: UUID, one: ApprovalDecided
+) -> Asked:
+    """Let a run know what a person decided about one of its calls, within the caller's
+    transaction.
+    """
+    body = {"approval": one.approval, "verdict": one.verdict}
+    ask = _Ask("approval", one.by, body, lambda _: [one])
+    return await _ask_in(db, conn, tenant_id, run_id, ask, None)
 
 
 def _check_live(state: RunState, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from harness_common.core.step import (
     Failure,
@@ -109,6 +110,19 @@ class EffectsResolved:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class ApprovalDecided:
+    """A person approved or denied a tool call (`index` within the step under way or waiting)."""
+
+    by: str
+    approval: str
+    index: int
+    tool: str
+    verdict: Literal["approved", "denied"]
+    reason: str = ""
+    edited: bool = False
+
+
 Input = (
     Admit
     | StepDone
@@ -123,4 +137,5 @@ Input = (
     | Steered
     | ChildrenDone
     | EffectsResolved
+    | ApprovalDecided
 )

@@ -13,11 +13,19 @@ from datetime import datetime
 from typing import Final
 
 from harness_common.core import events as ev
+from harness_common.core.approval_rules import (
+    approval_decided,
+    approvals_due,
+    question_answered,
+    queued,
+    waits_for_approval,
+)
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.events import Event
 from harness_common.core.inputs import (
     Admit,
+    ApprovalDecided,
     CancelRequested,
     ChildrenDone,
     EffectsResolved,
@@ -109,22 +117,21 @@ def _admit(state: RunState, _: Input, now: datetime) -> Transition:
     return Transition(nxt, (Event(name, {"step": state.step, "kind": state.next_kind}),))
 
 
-def _queue(state: RunState) -> RunState:
-    return replace(state, status=Status.QUEUED, not_before=None, waiting=None, turn_at=None)
-
-
 def _timer_due(state: RunState, _: Input, now: datetime) -> Transition:
     """Wake a delayed run; in any state, end a run whose wall clock is over."""
     if past_deadline(state, now):
         return give_up(state, "deadline_exceeded")
     early = state.not_before is not None and state.not_before > now
-    if state.not_before is None or (early and state.status is Status.WAITING_CHILDREN):
+    looks = state.status in {Status.WAITING_CHILDREN, Status.WAITING_APPROVAL}
+    if state.not_before is None or (early and looks):
         return Transition(state)  # looked at, and nothing is due: when to look again is set anew
     if early:
         raise IllegalTransition(f"not before {state.not_before.isoformat()}")
     if state.status is Status.WAITING_INPUT:
         return _unanswered(state, now)
-    return Transition(_queue(state))
+    if waits_for_approval(state):
+        return approvals_due(state, now)
+    return Transition(queued(state))
 
 
 def _unanswered(state: RunState, now: datetime) -> Transition:
@@ -136,7 +143,7 @@ def _unanswered(state: RunState, now: datetime) -> Transition:
         for c in late
         if c["kind"] == "input"
     )
-    return Transition(_queue(state), outcomes=outcomes)
+    return Transition(queued(state), outcomes=outcomes)
 
 
 def _answer(index: int, status: CallStatus, text: str, error: str | None = None) -> CallOutcome:
@@ -145,7 +152,9 @@ def _answer(index: int, status: CallStatus, text: str, error: str | None = None)
 
 def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
     assert isinstance(one, InputGiven)
-    open_calls = [c for c in state.waiting["calls"] if c["kind"] == "input"]
+    asks = state.status is Status.WAITING_INPUT or waits_for_approval(state)
+    calls = state.waiting["calls"] if asks else ()
+    open_calls = [c for c in calls if c["kind"] == "input"]
     if one.index not in {c["index"] for c in open_calls}:
         raise IllegalTransition(f"call {state.step + 1}.{one.index} waits for no answer")
     left = [c for c in state.waiting["calls"] if c["index"] != one.index]
@@ -155,19 +164,21 @@ def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
         state.step + 1,
     )
     outcomes = (_answer(one.index, CallStatus.SUCCEEDED, one.text),)
+    if waits_for_approval(state):
+        return Transition(question_answered(state, one.index), (given,), outcomes=outcomes)
     if any(c["kind"] == "input" for c in left):
         waiting = {**state.waiting, "calls": left}
         return Transition(replace(state, waiting=waiting), (given,), outcomes=outcomes)
-    return Transition(_queue(state), (given,), outcomes=outcomes)
+    return Transition(queued(state), (given,), outcomes=outcomes)
 
 
 def _children_done(state: RunState, _: Input, now: datetime) -> Transition:
-    return Transition(_queue(state))
+    return Transition(queued(state))
 
 
 def _effects_resolved(state: RunState, one: Input, now: datetime) -> Transition:
     assert isinstance(one, EffectsResolved)
-    return Transition(_queue(state), (Event(ev.RUN_EFFECTS_RESOLVED, {"by": one.by}),))
+    return Transition(queued(state), (Event(ev.RUN_EFFECTS_RESOLVED, {"by": one.by}),))
 
 
 def _cancel(state: RunState, one: Input, now: datetime) -> Transition:
@@ -193,7 +204,7 @@ def _resume(state: RunState, one: Input, now: datetime) -> Transition:
     assert isinstance(one, ResumeRequested)
     asked = Event(ev.RUN_RESUME_REQUESTED, {"by": one.by})
     if state.status is Status.PAUSED:
-        return Transition(replace(_queue(state), pause_requested=False), (asked,))
+        return Transition(replace(queued(state), pause_requested=False), (asked,))
     if not state.pause_requested:
         return Transition(state)
     return Transition(replace(state, pause_requested=False), (asked,))
@@ -251,12 +262,14 @@ TABLE: Final[Mapping[tuple[Status, type[Input]], Rule]] = {
     (Status.RUNNING, Released): _released,
     (Status.WAITING_INPUT, InputGiven): _input_given,
     (Status.WAITING_CHILDREN, ChildrenDone): _children_done,
+    (Status.WAITING_APPROVAL, InputGiven): _input_given,
     (Status.WAITING_APPROVAL, EffectsResolved): _effects_resolved,
     **{(s, TimerDue): _timer_due for s in _LIVE if s is not Status.RUNNING},
     **{(s, CancelRequested): _cancel for s in _LIVE},
     **{(s, PauseRequested): _pause for s in _LIVE if s is not Status.PAUSED},
     **{(s, ResumeRequested): _resume for s in _LIVE},
     **{(s, Steered): _steer for s in _LIVE},
+    **{(s, ApprovalDecided): approval_decided for s in _LIVE},
 }
 """Every legal (status, input type); the rest is illegal. `tests/unit/test_run_table.py` lists all
 pairs.

@@ -39,9 +39,11 @@ class Status(StrEnum):
 
 DEATHS: Final = "deaths"
 PERMIT: Final = "permit"
-OF_ONE_STEP: Final = frozenset({DEATHS, PERMIT})
+DECIDED: Final = "decided"
+OF_ONE_STEP: Final = frozenset({DEATHS, PERMIT, DECIDED})
 """The memo's keys for what concerns the coming step only (deaths at it, its slot for a model
-call): no part of a checkpoint, and gone when the step is counted.
+call, approvals decided while it was under way): no part of a checkpoint, and gone when the step is
+counted.
 """
 
 TERMINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})

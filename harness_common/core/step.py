@@ -41,11 +41,13 @@ class Wait:
     """What one call of the step waits for."""
 
     index: int
-    kind: Literal["time", "input", "child"]
+    kind: Literal["time", "input", "child", "approval"]
     until: datetime | None = None
     """When it is over at the latest: the time waited for, or the expiry of a question."""
     about: Mapping[str, Json] = field(default_factory=dict)
-    """The question and its choices; the child's id and agent."""
+    """The question and its choices; the child's id and agent; the approval, its tool and digest."""
+    record: Mapping[str, Json] | None = None
+    """What is to be stored of an approval that is asked for now; None when it was before."""
 
     def to_json(self) -> Json:
         """Write the wait as part of `RunState.waiting`."""
@@ -79,7 +81,7 @@ class CallOutcome:
     resume_at: datetime | None = None
     """Set while the call waits for a time or, at most until then, for an answer."""
     wait: Wait | None = None
-    """Set while the call waits; its status is `running` then."""
+    """Set while the call waits; its status is `running` then, or `awaiting_approval`."""
     marks: tuple[str, ...] = ()
     """What the run has touched by this call or before it (`core.taint`)."""
     policy: Json = None

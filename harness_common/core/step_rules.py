@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Final, assert_never
 
 from harness_common.core import events as ev
+from harness_common.core.approval_rules import asked_events, needs_people, queued, undecided
 from harness_common.core.budget import exceeded
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
@@ -13,7 +14,7 @@ from harness_common.core.events import Event
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
 from harness_common.core.retry import retry_in_s
-from harness_common.core.run import OF_ONE_STEP, PERMIT, RunState, Status, Transition
+from harness_common.core.run import DECIDED, OF_ONE_STEP, PERMIT, RunState, Status, Transition
 from harness_common.core.step import (
     MODEL,
     TOOLS,
@@ -205,22 +206,29 @@ def _tools_waiting(state: RunState, result: ToolsWaiting, number: int) -> Transi
     outcomes = result.outcomes
     if state.cancel_requested:
         return cancelled(state, outcomes)
-    kinds = {w.kind for w in result.waits}
-    until = min((w.until for w in result.waits if w.until is not None), default=None)
+    waits, asked = undecided(state, result.waits), asked_events(result.waits, number)
+    memo = {k: v for k, v in state.memo.items() if k != DECIDED}
+    state = replace(state, memo=memo)
+    if len(waits) < len(result.waits) and not needs_people(waits):
+        return Transition(queued(state), asked, outcomes=outcomes)
+    kinds = {w.kind for w in waits}
+    until = min((w.until for w in waits if w.until is not None), default=None)
     if kinds == {"time"} and until is not None:
         return _delay(state, {"for": "timer"}, until, number, outcomes)
-    kind, status = (
-        ("input", Status.WAITING_INPUT)
-        if "input" in kinds
-        else ("children", Status.WAITING_CHILDREN)
-    )
-    waiting = {
-        "for": kind,
-        "calls": [_call_json(number, w) for w in result.waits if w.kind in {kind, "child"}],
-    }
+    kind, status = next((w for of, w in _WAITS.items() if of in kinds), _WAITS["child"])
+    shown = [w for w in waits if kind == "approval" or w.kind in {kind, "child"}]
+    waiting = {"for": kind, "calls": [_call_json(number, w) for w in shown]}
     event = Event(ev.RUN_WAITING, waiting, number)
     nxt = replace(state, status=status, not_before=until, waiting=waiting, turn_at=None)
-    return Transition(nxt, (event,), outcomes=outcomes)
+    return Transition(nxt, (*asked, event), outcomes=outcomes)
+
+
+_WAITS: Final = {
+    "approval": ("approval", Status.WAITING_APPROVAL),
+    "input": ("input", Status.WAITING_INPUT),
+    "child": ("children", Status.WAITING_CHILDREN),
+}
+"""What a run waits for that waits for several things: the first of these."""
 
 
 def _call_json(step: int, wait: Wait) -> Json:

@@ -21,6 +21,7 @@ import psycopg
 import zstandard
 
 from harness_common.batch import Batcher
+from harness_common.core.approval import EXPIRED
 from harness_common.core.errors import LostOwnership
 from harness_common.core.inputs import Input
 from harness_common.core.lease import Ownership
@@ -173,6 +174,11 @@ def outcome_rows(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, A
     ]
 
 
+def _asked(outcomes: Sequence[CallOutcome]) -> list[Json]:
+    """Return the approvals that are asked for with this commit."""
+    return [o.wait.record for o in outcomes if o.wait is not None and o.wait.record is not None]
+
+
 def state_columns(state: RunState) -> dict[str, Any]:
     """Write a state as the columns of `runs` that hold it, for `commit.sql` and
     `start_insert.sql`; `rows.run_from_row` reads them.
@@ -287,6 +293,9 @@ def prepare(write: Write) -> Prepared:
         if write.transition.proposed
         else [],
         "outcomes": outcome_rows(before.step + 1, write.transition.outcomes),
+        "asked": _asked(write.transition.outcomes),
+        "expired": after.step == before.step
+        and any(o.error_type == EXPIRED for o in write.transition.outcomes),
     }
     return Prepared(write, claim_id, keep is not None, attempt, rings, body)
 

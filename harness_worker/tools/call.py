@@ -44,6 +44,10 @@ class PendingCall:
     row: dict[str, Any]
     policy: Json = None
     """The decision about it in this step, as the ledger keeps it."""
+    approval_id: UUID | None = None
+    """A person's yes that the call uses up when it is made."""
+    edited: bool = False
+    """Whether a person changed the arguments: the result says so."""
 
     @staticmethod
     def from_row(row: dict[str, Any]) -> PendingCall:
@@ -70,7 +74,7 @@ class PendingCall:
         """Return the arguments as the model asked for them."""
         return self.row["arguments"]
 
-    def edited(self) -> Json:
+    def changed_arguments(self) -> Json:
         """Return the arguments if a person changed them, else None."""
         return None if self.arguments == self.asked else self.arguments
 
@@ -176,7 +180,7 @@ class Ended:
     marks: tuple[str, ...] = ()
     """What a child has touched, which its parent has then too."""
     wait: Wait | None = None
-    """Set while the call waits; its status is `running` then."""
+    """Set while the call waits; its status is `running` then, or `awaiting_approval`."""
     began: bool = False
     """True when the tool was called."""
     why: str = ""

@@ -17,6 +17,7 @@ from uuid import UUID
 import orjson
 
 from harness_common.contracts.tool import Tool
+from harness_common.core.approval import digest
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome
@@ -39,7 +40,7 @@ class Ledger:
     async def intend(self, call: PendingCall, tool: Tool, attempt_id: UUID) -> None:
         """Commit the intent: only while this claim owns the run and no cancel was asked."""
         scope = self._scope
-        edited = call.edited()
+        edited = call.changed_arguments()
         rows = await scope.db.fetch(
             "call_intent",
             scope.key(call.index)
@@ -56,6 +57,8 @@ class Ledger:
                 "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
                 "ran_arguments": None if edited is None else json_codec.dumps_text(edited),
                 "served_by": None if tool.spec.name == call.name else tool.spec.name,
+                "approval_id": call.approval_id,
+                "approval_digest": digest(call.name, call.arguments) if call.approval_id else None,
                 "payload": json_codec.dumps_text(
                     {"call": f"{scope.step}.{call.index}", "tool": tool.spec.name}
                     | {"effect": "write"}
@@ -135,7 +138,7 @@ class Ledger:
             effect=str(tool.spec.effect),
             tool_version=tool.spec.version,
             fingerprint=digest,
-            ran_arguments=call.edited(),
+            ran_arguments=call.changed_arguments(),
             cached_from=source,
         )
 

@@ -17,12 +17,13 @@ from uuid import uuid4
 
 from harness_common.contracts.tool import EffectClass, Tool
 from harness_common.core import events as ev
+from harness_common.core.approval import told_edited
 from harness_common.core.denials import DENIALS
-from harness_common.core.errors import HarnessError, LostOwnership, NotFound, Transient
+from harness_common.core.errors import HarnessError, Invalid, LostOwnership, NotFound, Transient
 from harness_common.core.policy import Verdict
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
-from harness_worker.tools.approvals import Approvals
+from harness_worker.tools.approvals import Approvals, Approved
 from harness_worker.tools.attempt import attempt, attempts, tell
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
@@ -57,10 +58,10 @@ def declared_tool(registry: ToolRegistry, name: str) -> Tool:
 class ToolRunner:
     """Runs the calls of one step."""
 
-    def __init__(self, scope: ToolScope) -> None:
+    def __init__(self, scope: ToolScope, gate: Gate | None = None) -> None:
         self.scope = self._scope = scope
         self._ledger = Ledger(scope)
-        self._gate = Gate(scope)
+        self._gate = gate or Gate(scope)
         self._approvals = Approvals(scope)
 
     def is_write(self, call: PendingCall) -> bool:
@@ -104,12 +105,39 @@ class ToolRunner:
         call = replace(call, policy=decision.to_json())
         if decision.verdict is Verdict.DENY:
             return replace(denied(tool.spec.name, decision), policy=call.policy)
-        if decision.verdict is Verdict.ASK:
-            answer = await self._approvals.seek(call, tool, decision)
-            if isinstance(answer, Ended):
-                return replace(answer, policy=call.policy)
-            return replace(call, arguments=answer.arguments)
-        return call
+        if decision.verdict is Verdict.ALLOW and call.status is not CallStatus.AWAITING_APPROVAL:
+            return call
+        answer = await self._approvals.seek(call, tool, decision)
+        if isinstance(answer, Ended):
+            return replace(answer, policy=call.policy)
+        made = replace(
+            call,
+            arguments=answer.arguments,
+            approval_id=answer.approval_id,
+            edited=answer.edited,
+        )
+        if made.edited and made.status is not CallStatus.RUNNING:
+            return await self._check_edited(call, made, tool, answer)
+        return made
+
+    async def _check_edited(
+        self, call: PendingCall, made: PendingCall, tool: Tool, answer: Approved
+    ) -> PendingCall | Ended:
+        """Ask schema and policy about arguments that a person changed: neither is that person's to
+        overrule.
+        """
+        try:
+            validate_arguments(tool.spec, made.arguments)
+        except Invalid as error:
+            return refused(call.name, error)
+        decision = await self._gate.decide(made, tool)
+        made = replace(made, policy=decision.to_json())
+        if decision.verdict is Verdict.DENY:
+            return replace(denied(tool.spec.name, decision), policy=made.policy)
+        if not answer.covers(decision):
+            asked = await self._approvals.ask_again(call, tool, decision, made.arguments)
+            return replace(asked, policy=made.policy)
+        return made
 
     def expect(self, calls: Iterable[PendingCall]) -> None:
         """Take note of all calls of the step before the first is run."""
@@ -183,6 +211,8 @@ class ToolRunner:
         """Make the call; also tells whether it ended by a fault of the tool."""
         if tool.spec.effect is EffectClass.WRITE:
             return await self._run_write(call, tool, leave), False
+        if call.approval_id is not None and not await self._approvals.use(call, tool):
+            raise CancelAsked
         ended = await attempts(self._scope, call, tool, leave)
         return self._outcome(call, tool, ended), ended.fault
 
@@ -283,6 +313,7 @@ class ToolRunner:
         self, call: PendingCall, tool: Tool | None, ended: Ended, *, recorded: bool = False
     ) -> CallOutcome:
         """Build how a call ended; only a call that got as far as an attempt has a fingerprint."""
+        asks = ended.status is CallStatus.AWAITING_APPROVAL  # nothing was tried yet
         spec = tool.spec if tool else None
         served_by = spec.name if spec and ended.began and spec.name != call.name else None
         scope, begun = self._scope, tool is not None and ended.began
@@ -293,7 +324,7 @@ class ToolRunner:
             tool_use_id=call.tool_use_id,
             name=call.name,
             status=ended.status,
-            content=_marked(ended, served_by),
+            content=_marked(call, ended, served_by),
             error_type=ended.error_type,
             trust="untrusted" if self._is_untrusted(tool, ended) else "trusted",
             duration_ms=ended.duration_ms,
@@ -301,10 +332,10 @@ class ToolRunner:
             input_tokens=ended.input_tokens,
             output_tokens=ended.output_tokens,
             artifacts=ended.artifacts,
-            attempt=call.attempt + 1 + len(ended.failed_attempts),
+            attempt=call.attempt + (not asks) + len(ended.failed_attempts),
             effect=str(spec.effect) if spec else None,
-            tool_version=spec.version if spec else None,
-            resume_at=ended.resume_at,
+            tool_version=spec.version if spec and not asks else None,
+            resume_at=None if asks else ended.resume_at,
             wait=ended.wait,
             marks=marks,
             policy=policy and {**policy, "marks": list(marks)},
@@ -312,7 +343,7 @@ class ToolRunner:
             fingerprint=fingerprint(scope.run.tenant_id, tool, call.arguments)
             if tool and begun
             else None,
-            ran_arguments=call.edited() if begun else None,
+            ran_arguments=call.changed_arguments() if begun else None,
             failed_attempts=ended.failed_attempts,
             cached_until=scope.clock() + timedelta(seconds=lasts_s) if lasts_s else None,
             served_by=served_by,
@@ -334,11 +365,16 @@ def _was_denied(ended: Ended) -> bool:
     return ended.status is CallStatus.REJECTED and ended.error_type in DENIALS
 
 
-def _marked(ended: Ended, served_by: str | None) -> str:
-    """Say in a result that another tool gave it than the one asked for."""
-    if served_by is None or ended.status not in ENDED:
-        return ended.content
-    return f"{ended.content}\n[from the fallback tool {served_by}]"
+def _marked(call: PendingCall, ended: Ended, served_by: str | None) -> str:
+    """Say in a result that a person changed the arguments, or that another tool gave it than the
+    one asked for.
+    """
+    text = ended.content
+    if ended.wait is None and ended.began and call.edited:
+        text = told_edited(call.arguments) + text
+    if served_by is not None and ended.status in ENDED:
+        text = f"{text}\n[from the fallback tool {served_by}]"
+    return text
 
 
 def _conflict(recorded: CallOutcome, tool: Tool) -> Ended:

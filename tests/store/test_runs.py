@@ -720,6 +720,8 @@ async def _intend(play, run, *, prior=None, status="proposed", **other):
         "fingerprint": "f",
         "payload": "{}",
         "policy": None,
+        "approval_id": None,
+        "approval_digest": None,
     }
     rows = await play.db.fetch("call_intent", _key(run) | params | other)
     return attempt_id if rows else None

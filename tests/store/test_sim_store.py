@@ -325,6 +325,7 @@ class Both:
             "effect": "write", "tool_version": "1", "fingerprint": "f", "payload": "{}",
             "ran_arguments": None, "served_by": None,
             "policy": None,
+            "approval_id": None, "approval_digest": None,
         }  # fmt: skip
         real = await self.db.fetch("call_intent", params)
         ours = self.store.call_intent(params)

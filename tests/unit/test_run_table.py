@@ -12,6 +12,7 @@ from harness_common.core.budget import Limits
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.inputs import (
     Admit,
+    ApprovalDecided,
     CancelRequested,
     ChildrenDone,
     EffectsResolved,
@@ -77,6 +78,16 @@ def waits(until: datetime = LATER) -> ToolsWaiting:
 QUESTION = {"for": "input", "calls": [{"call": "1.0", "kind": "input", "index": 0, "until": None}]}
 
 
+TO_APPROVE = {
+    "for": "approval",
+    "calls": [
+        *QUESTION["calls"],
+        {"call": "1.1", "kind": "approval", "index": 1, "until": None, "approval": "appr_2"},
+    ],
+}
+WAITING = {Status.WAITING_INPUT: QUESTION, Status.WAITING_APPROVAL: TO_APPROVE}
+
+
 def running(**more: object) -> RunState:
     return RunState(status=Status.RUNNING, version=7, step=3, started=True, claimed=True, **more)  # type: ignore[arg-type]
 
@@ -99,23 +110,24 @@ SAMPLES: dict[type[Input], Input] = {
     Steered: Steered("ann", "look at the other file"),
     ChildrenDone: ChildrenDone(),
     EffectsResolved: EffectsResolved("ann"),
+    ApprovalDecided: ApprovalDecided("ann", "appr_1", 0, "pay", "approved"),
 }
 
 # Columns in the order of SAMPLES: Admit, StepDone, StepFailed, TimerDue, CancelRequested,
 # OwnerLost, Released, PauseRequested, ResumeRequested, InputGiven, Steered, ChildrenDone,
-# EffectsResolved.
+# EffectsResolved, ApprovalDecided.
 EXPECTED = {
-    "queued": "L . . L L . . L L . L . .",
-    "running": ". L L . L L L L L . L . .",
-    "waiting_approval": ". . . L L . . L L . L . L",
-    "waiting_input": ". . . L L . . L L L L . .",
-    "waiting_tool": ". . . L L . . L L . L . .",
-    "waiting_children": ". . . L L . . L L . L L .",
-    "delayed": ". . . L L . . L L . L . .",
-    "paused": ". . . L L . . . L . L . .",
-    "succeeded": ". . . . . . . . . . . . .",
-    "failed": ". . . . . . . . . . . . .",
-    "cancelled": ". . . . . . . . . . . . .",
+    "queued": "L . . L L . . L L . L . . L",
+    "running": ". L L . L L L L L . L . . L",
+    "waiting_approval": ". . . L L . . L L L L . L L",
+    "waiting_input": ". . . L L . . L L L L . . L",
+    "waiting_tool": ". . . L L . . L L . L . . L",
+    "waiting_children": ". . . L L . . L L . L L . L",
+    "delayed": ". . . L L . . L L . L . . L",
+    "paused": ". . . L L . . . L . L . . L",
+    "succeeded": ". . . . . . . . . . . . . .",
+    "failed": ". . . . . . . . . . . . . .",
+    "cancelled": ". . . . . . . . . . . . . .",
 }
 PAIRS = [
     (Status(status), kind, mark == "L")
@@ -141,7 +153,7 @@ def test_every_pair_of_status_and_input(status, kind, legal):
         claimed=status is Status.RUNNING,
         pause_requested=kind is ResumeRequested,
         limits=Limits(deadline=NOW) if kind is TimerDue else Limits(),
-        waiting=QUESTION if status is Status.WAITING_INPUT else None,
+        waiting=WAITING.get(status),
     )
     if legal:
         assert advance(state, [SAMPLES[kind]], NOW).events or kind in {Released, ChildrenDone}

@@ -31,6 +31,8 @@ async def test_a_resumed_intent_can_be_given_up(play, db):
             "served_by": None,
             "payload": "{}",
             "policy": None,
+            "approval_id": None,
+            "approval_digest": None,
         }
         return await db.fetch("call_intent", key | intent)
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from sqlalchemy import Column, Double, Index, PrimaryKeyConstraint, Table, Text, text
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 
-from harness_common.store.schema.columns import big, id_, int_, json_, metadata, new_id, text_, when
+from harness_common.store.schema.columns import (
+    big,
+    flag,
+    id_,
+    int_,
+    json_,
+    metadata,
+    new_id,
+    text_,
+    when,
+)
 
 tool_calls = Table(
     "tool_calls",
@@ -77,8 +87,37 @@ approvals = Table(
     when("decided_at"),
     text_("decided_by", null=True),
     text_("reason", null=True),
+    Column("tool", Text, nullable=False, server_default=text("''")),
+    Column("tool_version", Text, nullable=False, server_default=text("''")),
+    Column("policy_version", Text, nullable=False, server_default=text("''")),
+    text_("effect", null=True),
+    Column("arguments", JSON),
+    Column("input_schema", JSON),
+    Column("original_arguments", JSON),
+    text_("original_digest", null=True),
+    text_("edited_by", null=True),
+    Column("approver_roles", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
+    flag("four_eyes"),
+    text_("started_by", null=True),
+    text_("decided_role", null=True),
+    when("used_at"),
     PrimaryKeyConstraint("tenant_id", "id"),
     Index("approvals_run_idx", "tenant_id", "run_id"),
+    Index(
+        "approvals_open_idx",
+        "tenant_id",
+        "run_id",
+        "step",
+        "idx",
+        unique=True,
+        postgresql_where=text("status IN ('pending', 'approved')"),
+    ),
+    Index(
+        "approvals_pending_idx",
+        "tenant_id",
+        "id",
+        postgresql_where=text("status = 'pending'"),
+    ),
 )
 
 

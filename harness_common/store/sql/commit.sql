@@ -11,7 +11,7 @@ WITH t AS (
         spent_tokens bigint, spent_usd double precision, freed_tokens bigint, freed_usd double precision, day date,
         next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int, untouched boolean,
         terminal boolean, slot_delta int, input_delta int, event_count int,
-        checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb)
+        checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb, asked jsonb, expired boolean)
 ), run AS (
     UPDATE runs SET
         status = t.status, version = t.version, step = t.step, next_kind = t.next_kind, turn = t.turn,
@@ -75,15 +75,17 @@ WITH t AS (
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.proposed) AS p (step int, idx int, tool_use_id text, name text, arguments text)
 ), outcome AS (
     UPDATE tool_calls SET
-        status = CASE WHEN NOT t.terminal OR o.status <> 'running' THEN o.status WHEN tool_calls.effect = 'write' THEN 'unknown' ELSE 'cancelled' END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
+        status = CASE WHEN NOT t.terminal OR o.status NOT IN ('running', 'awaiting_approval') THEN o.status
+                      WHEN tool_calls.effect = 'write' AND o.status = 'running' THEN 'unknown' ELSE 'cancelled' END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
-        started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
+        started_at = CASE WHEN o.status = 'awaiting_approval' THEN tool_calls.started_at
+                          ELSE coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)) END,
         resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
         fingerprint = coalesce(o.fingerprint, tool_calls.fingerprint), ran_arguments = coalesce(o.ran_arguments::json, tool_calls.ran_arguments),
         failed_attempts = o.failed_attempts, duplicate_of = o.duplicate_of, cached_from = o.cached_from,
         cached_until = o.cached_until, served_by = o.served_by, policy = coalesce(o.policy, tool_calls.policy),
-        finished_at = CASE WHEN t.terminal OR o.status <> 'running' THEN clock_timestamp() END
+        finished_at = CASE WHEN t.terminal OR o.status NOT IN ('running', 'awaiting_approval') THEN clock_timestamp() END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
         duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz,
@@ -104,6 +106,32 @@ WITH t AS (
     WHERE t.terminal AND t.next_kind = 'tools' AND tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
       AND tool_calls.step = t.step + 1 AND tool_calls.status IN ('proposed', 'validating', 'awaiting_approval', 'running')
       AND NOT EXISTS (SELECT 1 FROM jsonb_to_recordset(t.outcomes) AS o (idx int, step int) WHERE o.idx = tool_calls.idx AND o.step = tool_calls.step)
+), void AS (
+    -- A call that is asked about anew: what was asked or decided before holds no more.
+    UPDATE approvals SET status = 'void' FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.asked) AS a (step int, idx int)
+    WHERE NOT t.terminal AND approvals.tenant_id = run.tenant_id AND approvals.run_id = run.id AND approvals.step = a.step
+      AND approvals.idx = a.idx AND approvals.status IN ('pending', 'approved')
+    RETURNING 1
+), asked AS (
+    INSERT INTO approvals (tenant_id, id, run_id, step, idx, status, digest, tool, tool_version, policy_version, effect, arguments, input_schema,
+        original_arguments, original_digest, edited_by, shown, approver_roles, four_eyes, started_by, expires_at)
+    SELECT run.tenant_id, a.id, run.id, a.step, a.idx, 'pending', a.digest, a.tool, a.tool_version, a.policy_version, a.effect, a.arguments::json,
+        a.input_schema::json, a.original_arguments::json, a.original_digest, a.edited_by, a.shown, a.approver_roles, a.four_eyes, a.started_by, a.expires_at
+    FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.asked) AS a (
+        id uuid, step int, idx int, digest text, tool text, tool_version text, policy_version text, effect text, arguments text, input_schema text,
+        original_arguments text, original_digest text, edited_by text, shown jsonb, approver_roles text[], four_eyes boolean, started_by text,
+        expires_at timestamptz)
+    WHERE NOT t.terminal AND (SELECT count(*) FROM void) >= 0
+), expired AS (
+    UPDATE approvals SET status = 'expired', decided_at = clock_timestamp() FROM run JOIN t ON t.run_id = run.id,
+        jsonb_to_recordset(t.outcomes) AS o (step int, idx int, error_type text)
+    WHERE t.expired AND o.error_type = 'APPROVAL_EXPIRED' AND approvals.tenant_id = run.tenant_id AND approvals.run_id = run.id
+      AND approvals.step = o.step AND approvals.idx = o.idx AND approvals.status = 'pending'
+), closed AS (
+    -- A run that ends, and a step that is over, leave no approval open.
+    UPDATE approvals SET status = CASE WHEN t.terminal THEN 'cancelled' ELSE 'void' END FROM run JOIN t ON t.run_id = run.id
+    WHERE (t.checkpoint->>'kind' = 'tools' OR t.terminal) AND NOT t.expired AND approvals.tenant_id = run.tenant_id
+      AND approvals.run_id = run.id AND approvals.status IN ('pending', 'approved')
 ), slot AS (
     -- Locked in the order of their ids, so that two batches never wait for each other.
     SELECT s.tenant_id, d.delta, d.used_s, d.turns FROM tenant_slots s JOIN (
