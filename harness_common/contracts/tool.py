@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, Protocol
 from uuid import UUID
 
+from harness_common.contracts.sandbox import Limits, SandboxTier
 from harness_common.core.message import Json
 
 
@@ -25,15 +26,6 @@ class EffectClass(StrEnum):
     """Changes something, but the same key twice is the same change: repeated with the same key."""
     WRITE = "write"
     """May happen once: an intent is recorded first; one without a result is for a person."""
-
-
-class SandboxTier(StrEnum):
-    """The least isolation a tool may run in."""
-
-    NONE = "none"
-    """Trusted code of the operator, in the worker's own process."""
-    B = "B"
-    A = "A"
 
 
 Risk = Literal["low", "medium", "high"]
@@ -90,6 +82,10 @@ class ToolSpec:
     """A tool that takes the same arguments and is called in its place while it is broken."""
     output_schema: Json | None = None
     """What a result must look like; one that does not is kept as an artifact and explained."""
+    limits: Limits = Limits()
+    """Of a tool in a sandbox."""
+    hosts: tuple[str, ...] = ()
+    """Where a tool in sandbox tier A may connect, as `host` or `host:port`; none without."""
 
 
 @dataclass(frozen=True, slots=True)
