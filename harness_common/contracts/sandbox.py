@@ -129,9 +129,7 @@ class Sandbox(Protocol):
         """Return what holds; the first call runs the self-test."""
         ...
 
-    async def run(
-        self, job: CageJob, minimum: SandboxTier, ask: Ask | None = None
-    ) -> CageResult:
+    async def run(self, job: CageJob, minimum: SandboxTier, ask: Ask | None = None) -> CageResult:
         """Run a job in the strongest tier that holds.
 
         Raises `Denied` (`SANDBOX_UNAVAILABLE`) when that is less than `minimum`, `Transient`

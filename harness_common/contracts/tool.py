@@ -105,6 +105,8 @@ class ToolOutput:
     """A string or a JSON value for the model."""
     artifacts: tuple[NewArtifact, ...] = ()
     cost_usd: float = 0.0
+    untrusted: bool = False
+    """True when this result may hold what came from outside, though the tool's do not always."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Callable
@@ -61,13 +62,13 @@ def _port() -> int:
 
 @_attempt
 def read_shadow() -> object:
-    with open("/etc/shadow") as file:
+    with open("/etc/shadow", "rb") as file:
         return file.read(8)
 
 
 @_attempt
 def read_host_secret() -> object:
-    with open(_env("SECRET")) as file:
+    with open(_env("SECRET"), "rb") as file:
         return file.read(8)
 
 
@@ -123,7 +124,7 @@ def files_of_another() -> object:
 def symlink_to_secret() -> object:
     link = f"link-{os.getpid()}"
     os.symlink(_env("SECRET"), link)
-    with open(link) as file:
+    with open(link, "rb") as file:
         return file.read(8)
 
 
@@ -175,13 +176,11 @@ def open_by_handle() -> object:
 @_attempt
 def inherited_files() -> object:
     found = []
-    with os.scandir("/proc/self/fd") as entries:
-        listed = [int(entry.name) for entry in entries]
-    for fd in listed:
+    for fd in range(3, 512):
         with contextlib.suppress(OSError):
-            target = os.readlink(f"/proc/self/fd/{fd}")
-            if fd > 2 and target.startswith("/") and not target.startswith("/proc/"):
-                found.append(target)
+            info = os.fstat(fd)
+            if not stat.S_ISFIFO(info.st_mode) and info.st_nlink:  # a memfd has no link
+                found.append((fd, oct(info.st_mode)))
     return found
 
 

@@ -100,9 +100,7 @@ class EgressProxy:
             raise ValueError("only CONNECT is spoken here: use https")
         host, port = _split(target)
         if (host, port) not in self._allowed:
-            raise Denied(
-                f"the tool did not declare the host {host}:{port}", code="EGRESS_DENIED"
-            )
+            raise Denied(f"the tool did not declare the host {host}:{port}", code="EGRESS_DENIED")
         return host, port
 
 

@@ -122,7 +122,7 @@ class Ground:
                 raise OSError("there is no /mnt")
             kernel.unshare(kernel.CLONE_NEWNS)
             kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-            _expose(expose)
+            expose(expose)
             kernel.mount("cages", point, "tmpfs", kernel.MS_NOSUID, "mode=0711,size=1m")
         except OSError as error:
             self.notes.append(f"no private mounts ({error}): disk use is watched, not capped")
@@ -155,7 +155,7 @@ def _is_mapped(uid: int) -> bool:
     return any(first <= uid < first + count for first, _, count in spans)
 
 
-def _expose(paths: list[str]) -> None:
+def expose(paths: list[str]) -> None:
     """Let other users reach `paths` although a folder above them is closed (an interpreter below
     /root): in this mount namespace alone, the closed folder is replaced by one that holds just them.
     """

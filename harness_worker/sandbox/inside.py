@@ -92,7 +92,9 @@ def _send(head: frames.Head, body: bytes = b"") -> None:
 # --- files in, files out ---
 
 
-def _write_files(work: str, files: list[tuple[str, int]], body: bytes) -> dict[str, tuple[int, int]]:
+def _write_files(
+    work: str, files: list[tuple[str, int]], body: bytes
+) -> dict[str, tuple[int, int]]:
     """Write the job's files; returns what each looked like, to tell later which were changed."""
     given, at = {}, 0
     for path, size in files:

@@ -155,7 +155,10 @@ async def victims() -> AsyncIterator[dict[str, str]]:
     """Make what the attempts are after, on loopback and in a folder of its own."""
     mark = secrets.token_hex(8)
     loop = asyncio.get_running_loop()
-    with tempfile.TemporaryDirectory(prefix="harness-victims-") as name, contextlib.ExitStack() as at:
+    with (
+        tempfile.TemporaryDirectory(prefix="harness-victims-") as name,
+        contextlib.ExitStack() as at,
+    ):
         folder = Path(name)
         folder.chmod(0o755)
         for file in ("secret", "owned"):

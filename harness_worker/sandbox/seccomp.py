@@ -1,7 +1,7 @@
 """The system call filters of the cages, as BPF programs for x86-64.
 
-What a tool has no business with ends it (SIGSYS, so that the call can be named); what libraries only
-try is answered with an error; whatever is newer than the table does not exist.
+What a tool has no business with ends it (SIGSYS, so that the call can be named); what libraries
+only try is answered with an error; whatever is newer than the table does not exist.
 """
 
 from __future__ import annotations

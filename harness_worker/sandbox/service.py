@@ -88,6 +88,18 @@ class WorkerSandbox:
             on_loss=self._forget_warm,
         )
 
+    def start_in_background(self) -> None:
+        """Start the jailer and the self-test beside everything else: a worker does not wait for
+        them, the first caged call does.
+        """
+        self._in_background(self._start_quietly())
+
+    async def _start_quietly(self) -> None:
+        try:
+            await self.report()
+        except (Permanent, Transient) as error:
+            log.warning("sandbox.not_started", why=str(error))
+
     # --- what holds ---
 
     async def report(self) -> TierReport:

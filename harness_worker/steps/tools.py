@@ -34,6 +34,7 @@ async def run(ctx: StepContext) -> StepResult:
             held=ctx.held,
             live=runtime.live,
             bell=runtime.bell,
+            sandbox=runtime.sandbox,
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )

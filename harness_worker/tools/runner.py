@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import structlog
 
+from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import (
     AskUser,
     EffectClass,
@@ -43,6 +44,7 @@ from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.json_codec import storable_text
 from harness_worker.tools.approvals import Approvals
+from harness_worker.tools.caged import call_caged
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed, start_or_join
@@ -210,6 +212,8 @@ class ToolRunner:
         )
 
     async def _call(self, tool: Tool, ctx: CallContext, arguments: Json) -> ToolReturn:
+        if tool.spec.sandbox is not SandboxTier.NONE:
+            return await call_caged(self._scope.sandbox, tool, ctx, arguments)
         try:
             if inspect.iscoroutinefunction(tool.fn):
                 return await tool.fn(ctx, **arguments)
@@ -277,7 +281,14 @@ class ToolRunner:
                 f"{i.name} = {a}" for i, a in zip(output.artifacts, ctx.artifacts, strict=False)
             )
             text = f"{text}\n[artifacts: {names}]"
-        return Ended(CallStatus.SUCCEEDED, text, None, tuple(ctx.artifacts), output.cost_usd)
+        return Ended(
+            CallStatus.SUCCEEDED,
+            text,
+            None,
+            tuple(ctx.artifacts),
+            output.cost_usd,
+            untrusted=output.untrusted,
+        )
 
     @staticmethod
     def _call_name(ctx: CallContext) -> str:
