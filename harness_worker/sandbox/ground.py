@@ -115,14 +115,14 @@ class Ground:
             if group is not None:
                 group.remove()
 
-    def _try_mounts(self, expose: list[str]) -> None:
+    def _try_mounts(self, paths: list[str]) -> None:
         point = next((p for p in _MOUNT_POINTS if os.path.isdir(p)), None)
         try:
             if point is None:
                 raise OSError("there is no /mnt")
             kernel.unshare(kernel.CLONE_NEWNS)
             kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-            expose(expose)
+            expose(paths)
             kernel.mount("cages", point, "tmpfs", kernel.MS_NOSUID, "mode=0711,size=1m")
         except OSError as error:
             self.notes.append(f"no private mounts ({error}): disk use is watched, not capped")

@@ -346,10 +346,14 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.set_inheritable(orders.fileno(), False)
     kernel.be_subreaper()
-    ground = Ground.prepare(config)
+    try:
+        ground = Ground.prepare(config)
+    except Exception as error:
+        orders.send(json.dumps({"failed_start": f"{type(error).__name__}: {error}"}).encode())
+        raise
     jailer = Jailer(orders, ground, config["bwrap"], config["slots"])
     ready = {"ready": os.getpid(), "facts": ground.facts()}
-    socket.send_fds(orders, [json.dumps(ready).encode()], ())
+    orders.send(json.dumps(ready).encode())
     try:
         jailer.run()
     finally:

@@ -78,6 +78,7 @@ class JailerLink:
     facts: dict[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     pid: int | None = None
+    start_problem: str = ""
     _process: subprocess.Popen[bytes] | None = None
     _orders: socket.socket | None = None
     _cages: dict[int, _Waiting] = field(default_factory=dict)
@@ -155,7 +156,7 @@ class JailerLink:
         except (TimeoutError, Transient) as error:
             self._lose()
             raise Permanent(
-                "the sandbox's jailer process did not start; see `harness doctor`",
+                f"the sandbox's jailer process did not start: {self.start_problem or error}",
                 code="SANDBOX_FAILED",
             ) from error
         self.facts, self.pid = news["facts"], news["ready"]
@@ -197,6 +198,8 @@ class JailerLink:
     def _note(self, news: dict[str, Any], fds: list[int]) -> None:
         if "ready" in news and self._ready is not None and not self._ready.done():
             self._ready.set_result(news)
+        elif "failed_start" in news:
+            self.start_problem = news["failed_start"]
         elif "opened" in news:
             number, waiting = news["opened"], self._cages[news["opened"]]
             waiting.pid = news["pid"]
