@@ -154,6 +154,21 @@ class ToolSettings(_Group):
     """How long a person has to approve a call when policy says nothing else."""
 
 
+class SandboxSettings(_Group):
+    """Cages for tools; there is no setting that lets a tool run with less than it declares."""
+
+    slots: Annotated[int, Field(ge=1, le=24)] = 8
+    """Caged calls at once in one worker process."""
+    warm: Annotated[int, Field(ge=0, le=8)] = 2
+    """Cages kept ready for the next call, of each kind that was used in the last minute."""
+    bwrap: Path | None = None
+    """The bubblewrap program; None takes the newest of the system's and the Python package's."""
+    cgroup: Path | None = None
+    """A cgroup folder that was delegated to this user, for memory limits; None looks by itself."""
+    uid_base: Annotated[int | None, Field(ge=1_000)] = None
+    """As root: the first of 2,048 unused user ids for cages; None chooses."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -183,6 +198,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     model: ModelSettings = ModelSettings()
     tool: ToolSettings = ToolSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

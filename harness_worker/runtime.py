@@ -40,8 +40,10 @@ from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
+from harness_worker.sandbox.service import WorkerSandbox
 from harness_worker.throttles import Throttles
 from harness_worker.tools.breakers import Breakers
+from harness_worker.tools.caged import caged_modules, checked_dial
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
@@ -150,6 +152,7 @@ class Runtime:
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
     breakers: Breakers
+    sandbox: WorkerSandbox | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
@@ -243,6 +246,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     http = shared_client()
     prefix = settings.redis.prefix
     channel, clock = Channel(redis, prefix), PgClock()
+    registry = ToolRegistry.from_settings(settings)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -256,7 +260,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        catalog=Catalog(ToolRegistry.from_settings(settings)),
+        catalog=Catalog(registry),
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
@@ -265,16 +269,26 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         commits=group_commit(db),
         throttles=Throttles(db, channel, clock.now),
         breakers=Breakers(db, channel, clock.now, settings.tool),
+        sandbox=WorkerSandbox(
+            settings.sandbox,
+            settings.data_dir.resolve(),
+            modules=caged_modules(registry),
+            dial=checked_dial(settings.tool.http_allow),
+        ),
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))
     runtime.throttles.deaf = runtime.breakers.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now
+    assert runtime.sandbox is not None
+    runtime.sandbox.start_in_background()
     return runtime
 
 
 async def close_runtime(runtime: Runtime) -> None:
     """Leave in an orderly way."""
+    if runtime.sandbox is not None:
+        await runtime.sandbox.stop()
     await runtime.db.fetch("worker_leave", {"worker": runtime.worker})
     await runtime.http.aclose()
     await runtime.models.aclose()

@@ -24,12 +24,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 
+from harness_common.contracts.sandbox import Limits, SandboxTier
 from harness_common.contracts.tool import (
     EffectClass,
     NewArtifact,
     Reach,
     Risk,
-    SandboxTier,
     Tool,
     ToolContext,
     ToolFunction,
@@ -53,6 +53,7 @@ __all__ = [
     "EffectClass",
     "Invalid",
     "Limited",
+    "Limits",
     "NewArtifact",
     "Permanent",
     "Reach",
@@ -99,6 +100,8 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
     cache_s: float | None = None,
     fallback: str | None = None,
     output_schema: Json | None = None,
+    limits: Limits | None = None,
+    hosts: Iterable[str] = (),
     meta: Mapping[str, Any] | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Turn a function, async or sync, into a `Tool` value.
@@ -140,6 +143,8 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
             cache_s=cache_s,
             fallback=fallback,
             output_schema=output_schema,
+            limits=limits or Limits(),
+            hosts=tuple(hosts),
         )
         return Tool(spec, _adapt(fn, tool_name, model, takes_ctx=takes_ctx), meta or {})
 

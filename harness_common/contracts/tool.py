@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
+from harness_common.contracts.sandbox import Limits, SandboxTier
 from harness_common.core.message import Json
 
 
@@ -25,15 +26,6 @@ class EffectClass(StrEnum):
     """Changes something, but the same key twice is the same change: repeated with the same key."""
     WRITE = "write"
     """May happen once: an intent is recorded first; one without a result is for a person."""
-
-
-class SandboxTier(StrEnum):
-    """The least isolation a tool may run in."""
-
-    NONE = "none"
-    """Trusted code of the operator, in the worker's own process."""
-    B = "B"
-    A = "A"
 
 
 Risk = Literal["low", "medium", "high"]
@@ -93,6 +85,10 @@ class ToolSpec:
     """A tool that takes the same arguments and is called in its place while it is broken."""
     output_schema: Json | None = None
     """What a result must look like; one that does not is kept as an artifact and explained."""
+    limits: Limits = Limits()
+    """Of a tool in a sandbox."""
+    hosts: tuple[str, ...] = ()
+    """Where a tool in sandbox tier A may connect, as `host` or `host:port`; none without."""
 
     @property
     def limit_s(self) -> float:
@@ -117,6 +113,8 @@ class ToolOutput:
     """A string or a JSON value for the model."""
     artifacts: tuple[NewArtifact, ...] = ()
     cost_usd: float = 0.0
+    untrusted: bool = False
+    """True when this result may hold what came from outside, though the tool's do not always."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ async def run(ctx: StepContext) -> StepResult:
             bell=runtime.bell,
             breakers=runtime.breakers,
             policy=await policy_of(ctx, registry),
+            sandbox=runtime.sandbox,
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )

@@ -14,12 +14,14 @@ from typing import Final
 
 import structlog
 
+from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import EffectClass, Tool, ToolReturn, ToolSpec
 from harness_common.core import events as ev
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule, backoff_s
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.tools.breakers import GO, Leave, seconds_until
+from harness_worker.tools.caged import call_caged
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed
@@ -131,6 +133,8 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
 
 
 async def _call(scope: ToolScope, tool: Tool, ctx: CallContext, arguments: Json) -> ToolReturn:
+    if tool.spec.sandbox is not SandboxTier.NONE:
+        return await call_caged(scope.sandbox, tool, ctx, arguments)
     try:
         if inspect.iscoroutinefunction(tool.fn):
             return await tool.fn(ctx, **arguments)

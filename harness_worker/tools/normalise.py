@@ -137,7 +137,10 @@ async def _store(scope: ToolScope, ctx: CallContext, text: str, output: ToolOutp
             f"{i.name} = {a}" for i, a in zip(output.artifacts, ctx.artifacts, strict=False)
         )
         text = f"{text}\n[artifacts: {names}]"
-    return Ended(CallStatus.SUCCEEDED, text, None, tuple(ctx.artifacts), output.cost_usd)
+    return Ended(
+        CallStatus.SUCCEEDED, text, None, tuple(ctx.artifacts), output.cost_usd,
+        untrusted=output.untrusted,
+    )  # fmt: skip
 
 
 def _name(ctx: CallContext, kind: str) -> str:

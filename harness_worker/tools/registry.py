@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from harness_common.contracts.tool import EffectClass, SandboxTier, Tool, ToolSpec
+from harness_common.contracts.sandbox import SandboxTier
+from harness_common.contracts.tool import EffectClass, Tool, ToolSpec
 from harness_common.core.errors import Invalid, NotFound
 from harness_common.core.message import Json
 from harness_common.settings import Settings
@@ -27,7 +28,9 @@ from harness_worker.tools import (
     chart,
     file_list,
     file_read,
+    file_write,
     http_get,
+    python_run,
     run_program,
     spawn_run,
     sql_query,
@@ -42,7 +45,9 @@ BUILTINS: tuple[Callable[[Settings], list[Tool]], ...] = (
     chart.build,
     file_list.build,
     file_read.build,
+    file_write.build,
     http_get.build,
+    python_run.build,
     run_program.build,
     sql_query.build,
     wait.build,
@@ -170,11 +175,8 @@ def check_spec(spec: ToolSpec) -> None:
         raise _invalid(spec, "has a bad name; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
     if not spec.description.strip():
         raise _invalid(spec, "has no description; say what it does and when to use it")
-    if spec.sandbox is not SandboxTier.NONE:
-        raise _invalid(
-            spec,
-            f"asks for sandbox tier {spec.sandbox}, and there is no sandbox yet: it is refused",
-        )
+    if spec.hosts and spec.sandbox is not SandboxTier.A:
+        raise _invalid(spec, 'names `hosts`, which needs sandbox="A": tier B has no sockets')
     schema = spec.input_schema
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise _invalid(spec, 'has an input schema that is not `"type": "object"` at the top', "")
