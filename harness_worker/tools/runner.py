@@ -55,10 +55,10 @@ def declared_tool(registry: ToolRegistry, name: str) -> Tool:
 class ToolRunner:
     """Runs the calls of one step."""
 
-    def __init__(self, scope: ToolScope) -> None:
+    def __init__(self, scope: ToolScope, gate: Gate | None = None) -> None:
         self.scope = self._scope = scope
         self._ledger = Ledger(scope)
-        self._gate = Gate(scope)
+        self._gate = gate or Gate(scope)
         self._approvals = Approvals(scope)
 
     def is_write(self, call: PendingCall) -> bool:
