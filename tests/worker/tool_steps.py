@@ -51,16 +51,21 @@ def asks(*calls: tuple[str, dict[str, Any]]) -> ModelAnswered:
     return ModelAnswered(Message("assistant", uses), "tool_calls", "scripted/x", 3, 2)
 
 
+async def allow_tools(db: Database, names: Sequence[str]) -> None:
+    """Let the agents of the test use these tools."""
+    await sql(
+        db,
+        "UPDATE agents SET spec = jsonb_set(spec, '{tools}', to_jsonb(cast(:n AS text[])))",
+        n=list(names),
+    )
+
+
 async def a_worker(db: Database, tools: Sequence[Tool], **tool_settings: Any) -> Runtime:
     """Make a worker whose agent may use these tools."""
     runtime = await make_runtime(db, tools=tools)
     runtime.settings = Settings(worker=runtime.settings.worker, tool=ToolSettings(**tool_settings))
     runtime.breakers = Breakers(db, None, runtime.clock.now, runtime.settings.tool)
-    await sql(
-        db,
-        "UPDATE agents SET spec = jsonb_set(spec, '{tools}', to_jsonb(cast(:n AS text[])))",
-        n=list(runtime.catalog.local.names()),
-    )
+    await allow_tools(db, runtime.catalog.local.names())
     return runtime
 
 
