@@ -41,6 +41,8 @@ class Workers:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.kill.workers", stdin=pipe, stdout=pipe
         )
+        assert self._process.stdout is not None
+        assert await self._process.stdout.readline() == b"ready\n"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -65,7 +67,8 @@ class Workers:
             "coin": death.coin,
         }
         process.stdin.write(json.dumps(bell).encode() + b"\n")
-        return int(await asyncio.wait_for(process.stdout.readline(), 30))
+        async with asyncio.timeout(120):  # a slow machine is no failure, a worker that hangs is
+            return int(await process.stdout.readline())
 
 
 @dataclass

@@ -40,12 +40,14 @@ async def run_all(play, database_url, tmp_path, kills):
     return tally
 
 
+@pytest.mark.timeout(300)
 async def test_a_hundred_kills(play, database_url, tmp_path):
     tally = await run_all(play, database_url, tmp_path, 90)
     assert sum(tally.kills.values()) >= 90
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 async def test_five_hundred_kills(play, database_url, tmp_path):
     tally = await run_all(play, database_url, tmp_path, 500)
     assert sum(tally.kills.values()) >= 500

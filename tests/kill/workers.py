@@ -35,6 +35,8 @@ async def work(bell: dict[str, Any]) -> None:
 
 def main() -> None:
     """Fork a worker for each line until the input ends."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

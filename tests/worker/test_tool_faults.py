@@ -115,7 +115,14 @@ async def test_what_is_tried_again(play, db, error, calls):
 
 # ── breakers ─────────────────────────────────────────────────────────────────────────────────────
 
-QUICK = {"breaker_failures": 3, "breaker_open_s": 0.4}
+QUICK = {"breaker_failures": 3, "breaker_open_s": 60}
+
+
+async def its_time_comes(db, *breakers):
+    """Let the time of every open breaker be over."""
+    await sql(db, "UPDATE tool_breakers SET until = clock_timestamp() WHERE state = 'open'")
+    for one in breakers:
+        await one.look()
 
 
 async def test_a_breaker_opens_tries_once_and_closes(play, db):
@@ -135,16 +142,16 @@ async def test_a_breaker_opens_tries_once_and_closes(play, db):
     (row,) = await sql(db, "SELECT * FROM tool_breakers")
     assert (row["state"], row["opens"], row["reason"]) == ("open", 1, "TRANSIENT: the line was cut")
 
-    await asyncio.sleep(0.45)
+    await its_time_comes(db, runtime.breakers)
     assert await call() == ("TRANSIENT", ["tool.breaker_opened"]), "the probe fails"
     (again,) = await sql(db, "SELECT * FROM tool_breakers")
     first_s = (row["until"] - row["opened_at"]).total_seconds()
     second_s = (again["until"] - again["updated_at"]).total_seconds()
-    assert second_s == pytest.approx(2 * first_s, rel=0.1), "each time for twice as long"
+    assert second_s == pytest.approx(2 * first_s, rel=0.01), "each time for twice as long"
     assert script.calls == 4
 
     script.steps = ["here"]
-    await asyncio.sleep(0.85)
+    await its_time_comes(db, runtime.breakers)
     assert await call() == (None, ["tool.breaker_closed"])
     assert await call() == (None, [])
     assert await sql(db, "SELECT * FROM tool_breakers") == []
@@ -213,7 +220,7 @@ class Wire:
         return True
 
 
-RULE = ToolSettings(breaker_failures=4, breaker_open_s=0.3)
+RULE = ToolSettings(breaker_failures=4, breaker_open_s=60)
 
 
 async def processes(runtime, db, n, wire=None):
@@ -234,7 +241,7 @@ async def test_processes_share_a_breaker(play, db):
     await asyncio.sleep(0.05)
     leaves = [await one.leave(play.tenant_id, "t", 1) for one in made]
     assert all(isinstance(leave, Shut) for leave in leaves)
-    await asyncio.sleep(0.3)
+    await its_time_comes(db, *made)
     leaves = await asyncio.gather(
         *(one.leave(play.tenant_id, "t", 1) for one in made for _ in range(5))
     )
@@ -262,7 +269,7 @@ async def test_a_probe_that_never_answers_holds_nobody_back_for_ever(play, db):
     (one,) = await processes(await a_worker(db, []), db, 1)
     for _ in range(4):
         await one.failed(play.tenant_id, "t", "TIMEOUT")
-    await asyncio.sleep(0.35)
+    await its_time_comes(db, one)
     lost = await one.leave(play.tenant_id, "t", 1)
     assert isinstance(lost, Leave)
     assert isinstance(await one.leave(play.tenant_id, "t", 1), Shut)
@@ -391,8 +398,9 @@ async def test_policy_is_asked_about_the_fallback(play, db, verdict):
 async def test_one_failing_tool_does_not_drag_the_others(play, db):
     """D5: without breakers and fallbacks a run does as well as its worst tool (99.2 → 68.7 %)."""
     took, done = {}, Counter()
+    hanging = Script("hang")
     made = [
-        Script("hang").tool("hangs", "read", timeout_s=0.5, fallback="spare"),
+        hanging.tool("hangs", "read", timeout_s=2, fallback="spare"),
         Script(CUT).tool("breaks", "read", timeout_s=0.5),
         Script("ok").tool("spare", "read"),
         Script("ok").tool("works", "read"),
@@ -413,8 +421,8 @@ async def test_one_failing_tool_does_not_drag_the_others(play, db):
     assert done["hangs", "succeeded"] == 60, "its fallback answers"
     assert done["breaks", "failed"] == 60
     late = sorted(took[n] for n in range(12, 60))
-    assert late[len(late) // 2] < 0.5, "nobody waits for the tool that hangs"
-    assert runtime.threads.abandoned == 0
+    assert late[len(late) // 2] < 2, "nobody waits for the tool that hangs"
+    assert hanging.calls <= 12, "those of the first round, each tried twice at most"
 
 
 # ── dirty results ────────────────────────────────────────────────────────────────────────────────
