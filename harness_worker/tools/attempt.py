@@ -17,6 +17,7 @@ import structlog
 from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import EffectClass, Tool, ToolReturn, ToolSpec
 from harness_common.core import events as ev
+from harness_common.core.errors import HarnessError
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule, backoff_s
 from harness_common.store.db import DatabaseUnavailable
@@ -122,7 +123,7 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
         ended = classify(spec, TimeoutError(late))
     except Exception as error:
         ended = classify(spec, error)
-        if ended.fault:
+        if not isinstance(error, HarnessError):  # nobody named it: somebody may have to mend it
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
     return replace(
         ended,

@@ -60,6 +60,8 @@ class Keeper:
                 await self._write(batch)
             except DatabaseUnavailable as error:
                 log.warning("ledger.not_kept", calls=len(batch), error=str(error))
+            except Exception:  # the step's own commit says what is wrong with them
+                log.exception("ledger.not_kept", calls=len(batch))
             finally:
                 self._writing = False
         self._task = None

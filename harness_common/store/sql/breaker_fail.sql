@@ -2,8 +2,10 @@
 -- went well. A failed probe keeps it open, for twice as long. Faults of calls that were under way when it opened change nothing.
 -- `opened` tells whether this very count opened it. Rows of tools that are well again go after an hour.
 WITH old AS (
-    DELETE FROM tool_breakers WHERE state = 'closed' AND window_at < clock_timestamp() - interval '1 hour'
-      AND (tenant_id, tool) <> (%(tenant_id)s, %(tool)s)
+    DELETE FROM tool_breakers d USING (
+        SELECT tenant_id, tool FROM tool_breakers WHERE state = 'closed' AND window_at < clock_timestamp() - interval '1 hour'
+          AND (tenant_id, tool) <> (%(tenant_id)s, %(tool)s) FOR UPDATE SKIP LOCKED) AS o
+    WHERE d.tenant_id = o.tenant_id AND d.tool = o.tool
 )
 INSERT INTO tool_breakers AS b (tenant_id, tool, state, failures, successes, opens, opened_by, opened_at, until, reason)
 SELECT %(tenant_id)s, %(tool)s, CASE WHEN t.trips THEN 'open' ELSE 'closed' END, %(failures)s, %(successes)s, t.trips::int,
