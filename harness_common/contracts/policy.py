@@ -264,7 +264,7 @@ def read_policy(data: Json, *, for_agent: bool = False) -> PolicySpec:
 
 def _problems(error: ValidationError) -> Iterable[tuple[str, str]]:
     for one in error.errors(include_url=False, include_input=False):
-        path: list[str | int] = list(one["loc"])
+        path: list[str | int] = [part for part in one["loc"] if part != "[key]"]
         if one["type"] == "at":
             path += one["ctx"]["path"]
         yield _pointer(path), str(one["msg"])
