@@ -436,6 +436,12 @@ def test_what_is_the_tenants_is_not_the_agents():
             parse_policy(source, for_agent=True)
 
 
+def test_words_are_words():
+    (found,) = parse_policy("rules: [{name: no, then: ask, four_eyes: true}]").rules
+    assert (found.name, found.four_eyes) == ("no", True)
+    assert parse_policy("rules: [{name: off, then: deny, reason: 2026-01-01}]").rules[0].reason
+
+
 def test_an_empty_policy_says_nothing():
     assert parse_policy("").compiled(2) == Policy(2)
     assert parse_policy("# later\n").digest() == parse_policy("{}").digest()
