@@ -111,10 +111,20 @@ class ToolRunner:
         if decision.verdict is Verdict.DENY:
             return self._outcome(call, tool, _denied(tool.spec.name, decision))
         if decision.verdict is Verdict.ASK:
-            answer = await self._approvals.seek(call, tool, decision)
-            if isinstance(answer, Ended):
-                return self._outcome(call, tool, answer)
+            return await self._run_approved(call, tool, decision)
+        return await self._run_allowed(call, tool)
+
+    async def _run_approved(self, call: PendingCall, tool: Tool, decision: Decision) -> CallOutcome:
+        """Run a call once a person has said yes, with the arguments that they said yes to."""
+        answer = await self._approvals.seek(call, tool, decision)
+        if isinstance(answer, Ended):
+            return self._outcome(call, tool, answer)
+        if answer.arguments != call.arguments:
             call = replace(call, arguments=answer.arguments)
+            edited = await self._gate.decide(call, tool)
+            if edited.verdict is Verdict.DENY:  # a person answers questions, and lifts no denial
+                call = replace(call, policy=edited.to_json())
+                return self._outcome(call, tool, _denied(tool.spec.name, edited))
         return await self._run_allowed(call, tool)
 
     def expect(self, calls: Iterable[PendingCall]) -> None:

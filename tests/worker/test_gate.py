@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -16,6 +17,8 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.store.audit import Actor
 from harness_common.store.policies import TENANT, put_policy
 from harness_worker.steps import tools
+from harness_worker.tools import runner
+from harness_worker.tools.approvals import Approved
 from tests.store.play import ran, say, sql
 from tests.worker.runtime import claim_tools_step, make_runtime, make_tool
 
@@ -304,6 +307,29 @@ async def test_a_child_begins_with_what_its_parent_has(play, db):
     assert child["memo"] == {"marks": ["untrusted"]}
     (message,) = await play.messages(child["id"])
     assert message.trust == "untrusted"
+
+
+@pytest.mark.parametrize(("edited", "done"), [({"i": 1}, True), ({"i": 9}, False)])
+async def test_arguments_that_a_person_edited_are_judged_again(
+    play, db, made, monkeypatch, edited, done
+):
+    """A person who may answer a question does not lift a denial by it."""
+
+    class Yes:
+        def __init__(self, scope):
+            pass
+
+        async def seek(self, call, tool, decision):
+            return Approved(uuid4(), edited)
+
+    monkeypatch.setattr(runner, "Approvals", Yes)
+    large = "{name: large, match: {arguments: {properties: {i: {minimum: 5}}}}, then: deny}"
+    await rules(play, f"rules: [{large}, {{name: rest, then: ask}}]")
+    ctx = await step_of(play, db, [made.tool("pay", WRITE)], "pay")
+    (outcome,) = (await tools.run(ctx)).outcomes
+    assert made.calls == (["pay"] if done else [])
+    assert (outcome.status is CallStatus.SUCCEEDED) is done
+    assert outcome.policy["rule"] == ("tenant.rest" if done else "tenant.large")
 
 
 def test_the_built_in_tools_declare_what_they_touch():
