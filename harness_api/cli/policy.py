@@ -35,7 +35,7 @@ def set_policy(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Set the rules; they hold from the next step of every run on. Mistakes are named by pointer."""
+    """Set the rules: they hold from the next step of every run on."""
     source = _read(file)
     with connect() as client:
         made = client.policy.set(source, agent)
@@ -110,13 +110,15 @@ def diff(
 
 
 @app.command(
+    "test",
     epilog=examples(
         "harness policy test http_get --outbound --untrusted-output --tainted",
         """harness policy test pay --effect write --arguments '{"amount": 900}' --file new.yaml""",
-    )
+    ),
 )
-def test(
+def try_rules(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="Its name.")],
+    *,
     arguments: Annotated[str, typer.Option(help="The arguments, as JSON.")] = "{}",
     effect: Annotated[str, typer.Option(help="read, idempotent or write.")] = "read",
     risk: Annotated[str, typer.Option(help="low, medium or high.")] = "low",
@@ -148,7 +150,7 @@ def test(
     agent_file: Annotated[Path | None, typer.Option(help="The same for the agent's.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what would be decided about a made-up call; nothing is run. Ends with 0 whatever it is."""
+    """Say what would be decided about a made-up call; nothing is run."""
     declared = {
         "name": tool, "effect": effect, "risk": risk, "permission_tags": tag,
         "outbound": outbound, "reads_private": reads_private,
@@ -159,14 +161,16 @@ def test(
         found = client.policy.test(
             declared,
             _arguments(arguments),
-            agent=agent,
-            role=role,
-            tainted=tainted,
-            read_private=read_private,
-            used_outbound=used_outbound,
-            budget_left_usd=budget_left_usd,
-            source=None if file is None else _read(file),
-            agent_source=None if agent_file is None else _read(agent_file),
+            {
+                "agent": agent,
+                "role": role,
+                "tainted": tainted,
+                "read_private": read_private,
+                "used_outbound": used_outbound,
+                "budget_left_usd": budget_left_usd,
+                "source": None if file is None else _read(file),
+                "agent_source": None if agent_file is None else _read(agent_file),
+            },
         )
     if as_json:
         print_json(found)

@@ -42,7 +42,7 @@ class PolicyRules(Resource[M]):
         self,
         tool: Mapping[str, Any],
         arguments: Mapping[str, Any] | None = None,
-        **about: Any,
+        about: Mapping[str, Any] | None = None,
     ) -> Decision:
         """Say what would be decided about a made-up call.
 
@@ -50,7 +50,7 @@ class PolicyRules(Resource[M]):
         is `agent`, `role`, `tainted`, `read_private`, `used_outbound`, `budget_left_usd`, and
         `source` or `agent_source` for rules to try instead of the newest.
         """
-        body = {"tool": dict(tool), "arguments": dict(arguments or {}), **given(**about)}
+        body = {"tool": dict(tool), "arguments": dict(arguments or {}), **given(**(about or {}))}
         call = Call("POST", "/v1/policies/test", body=body, repeatable=True)
         return await self._http.fetch(call, Decision)
 

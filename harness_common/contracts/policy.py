@@ -264,7 +264,7 @@ def read_policy(data: Json, *, for_agent: bool = False) -> PolicySpec:
 
 def _problems(error: ValidationError) -> Iterable[tuple[str, str]]:
     for one in error.errors(include_url=False, include_input=False):
-        path: list[str | int] = list(one["loc"])
+        path: list[str | int] = [part for part in one["loc"] if part != "[key]"]
         if one["type"] == "at":
             path += one["ctx"]["path"]
         yield _pointer(path), str(one["msg"])
@@ -308,7 +308,7 @@ def _loader() -> type[yaml.SafeLoader]:
                 )
             return super().compose_node(parent, index)
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:  # noqa: ANN401 - as its base
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:  # noqa: ANN401
             seen: set[str] = set()
             for key, _ in node.value:
                 if key.value in seen:
@@ -318,8 +318,15 @@ def _loader() -> type[yaml.SafeLoader]:
                 seen.add(key.value)
             return super().construct_mapping(node, deep=deep)
 
+    # As in YAML 1.2, `no` and `on` are words, and a date is text.
+    odd = (":timestamp", ":bool")
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
+        first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(odd)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:bool",
+        re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
+        list("tTfF"),
+    )
     return Loader

@@ -85,6 +85,8 @@ def build(settings: Settings) -> list[Tool]:
         description=_description(programs),
         timeout_s=longest_s + _TERM_GRACE_S + _DRAIN_S + 1.0,
         permission_tags=["programs", "write"] if effect is EffectClass.WRITE else ["programs"],
+        risk="medium",
+        reads_private=True,
     )
     async def run_program(
         program: Annotated[str, Field(description="The name of a declared program.")],

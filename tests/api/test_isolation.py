@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from fastapi.routing import APIRoute
@@ -10,6 +11,8 @@ from fastapi.routing import APIRoute
 from harness_api.app import create_app
 from harness_common.blobs.local import LocalBlobs
 from harness_common.core.ids import decode, encode
+from harness_common.core.policy import Facts, decide
+from harness_common.core.step import ToolsDone
 from harness_common.settings import Settings
 from harness_common.store.artifacts import save_artifact
 from tests.store.play import ran, say
@@ -28,7 +31,10 @@ async def owned(api, play, db, config, tenant):
     """Make one of everything for the first tenant; return the ids by their name in paths."""
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
-    for result in (say(tools=["look"]), ran("seen"), say()):
+    await api.post("/v1/policies", json={"source": "rules: [{name: secret, then: deny}]"})
+    decision = decide(Facts("look")).to_json()
+    seen = ToolsDone(tuple(replace(o, policy=decision) for o in ran("seen").outcomes))
+    for result in (say(tools=["look"]), seen, say()):
         await play.step(decode("run", run["id"]), result)
     schedule = {"name": "mine", "when": {"every_s": 3600}}
     schedule["run"] = {"agent": "mine", "input": "secret"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from harness_api.client import ApiError, AsyncClient
 from harness_common.core.ids import decode
+from harness_common.core.policy import Facts, decide
 from harness_common.core.step import ToolsUnknown
 from tests.store.play import Play, say, sql
 
@@ -48,6 +50,29 @@ async def test_pages(client):
     made = [(await client.runs.create("a", f"run {n}")).id for n in range(3)]
     assert [r.id async for r in client.runs.list()] == made[::-1]
     assert [r.id async for r in client.runs.list(limit=2)] == made[:0:-1]
+
+
+async def test_policy(client, play, db):
+    first = await client.policy.set("rules: [{name: r, match: {tools: [pay]}, then: deny}]")
+    second = await client.policy.set("taint: deny")
+    assert [v.version async for v in client.policy.versions()] == [2, 1]
+    assert await client.policy.get(version=1) == first
+    assert await client.policy.get() == second
+    assert (await client.policy.get("a")).version == 0
+    assert (await client.policy.set("", "a")).agent == "a"
+    tool = {"name": "pay", "effect": "write"}
+    found = await client.policy.test(tool, {"usd": 1}, {"tainted": True, "role": "admin"})
+    assert (found.verdict, found.rule) == ("deny", "builtin.taint")
+    assert found.looks[-1].matched
+    run = await client.runs.create("a", "hi")
+    await play.step(decode("run", run.id), say(tools=["look"]))
+    decision = {"policy": json.dumps(decide(Facts("look")).to_json())}
+    await sql(db, "UPDATE tool_calls SET policy = cast(:policy AS jsonb)", **decision)
+    told = await client.policy.explain(run.id, "2.0")
+    assert (told.call, told.verdict, told.same) == ("2.0", "allow", False), "other arguments"
+    with pytest.raises(ApiError) as caught:
+        await client.policy.set("rules: [{name: r}]")
+    assert (caught.value.code, caught.value.field) == ("POLICY_INVALID", "/rules/0/then")
 
 
 async def test_agents_and_sessions(client):
