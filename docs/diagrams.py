@@ -122,7 +122,13 @@ _TIMED: Final = {run.Status.DELAYED, run.Status.WAITING_INPUT, run.Status.WAITIN
 def _call(kind: str) -> dict[str, Any]:
     """Give a call that a run waits for, until now."""
     index = int(kind == "approval")
-    said = {"call": f"1.{index}", "index": index, "kind": kind, "until": NOW.isoformat(), "tool": "t"}
+    said = {
+        "call": f"1.{index}",
+        "index": index,
+        "kind": kind,
+        "until": NOW.isoformat(),
+        "tool": "t",
+    }
     return {**said, "approval": "appr_0"} if kind == "approval" else said
 
 

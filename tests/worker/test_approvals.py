@@ -289,9 +289,7 @@ async def run_with(desk, rule):
     runner = ToolRunner(await _scope(ctx), AskGate(rule))
     outcomes = tuple([await runner.run(PendingCall.from_row(row)) for row in ctx.calls])
     waits = any(o.wait for o in outcomes)
-    return await desk.play.settle(
-        ctx.run, ToolsWaiting(outcomes) if waits else ToolsDone(outcomes)
-    )
+    return await desk.play.settle(ctx.run, ToolsWaiting(outcomes) if waits else ToolsDone(outcomes))
 
 
 async def _scope(ctx):
