@@ -15,6 +15,7 @@ from harness_common.core.policy import Facts, decide
 from harness_common.core.step import ToolsDone
 from harness_common.settings import Settings
 from harness_common.store.artifacts import save_artifact
+from tests.store.approval_play import asks, waiting
 from tests.store.play import ran, say
 
 BY_ID = sorted(
@@ -23,7 +24,7 @@ BY_ID = sorted(
     if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
     for method in route.methods or ()
 )
-LISTS = ["runs", "agents", "sessions", "schedules", "api-keys", "audit"]
+LISTS = ["approvals", "runs", "agents", "sessions", "schedules", "api-keys", "audit"]
 
 
 @pytest.fixture
@@ -36,6 +37,9 @@ async def owned(api, play, db, config, tenant):
     seen = ToolsDone(tuple(replace(o, policy=decision) for o in ran("seen").outcomes))
     for result in (say(tools=["look"]), seen, say()):
         await play.step(decode("run", run["id"]), result)
+    other = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
+    await waiting(play, asks(0), run_id=decode("run", other["id"]))
+    (approval,) = (await api.get("/v1/approvals")).json()["data"]
     schedule = {"name": "mine", "when": {"every_s": 3600}}
     schedule["run"] = {"agent": "mine", "input": "secret"}
     await api.post("/v1/schedules", json=schedule)
@@ -58,10 +62,13 @@ async def owned(api, play, db, config, tenant):
         "version": "1",
         "call": "2.0",
         "schedule": "mine",
+        "approval_id": approval["id"],
     }
 
 
 BODIES = {
+    "/v1/approvals/{approval_id}/approve": {"expected_digest": "0" * 64},
+    "/v1/approvals/{approval_id}/deny": {"reason": "x"},
     "/v1/runs/{run_id}/input": {"text": "x"},
     "/v1/runs/{run_id}/messages": {"text": "x"},
     "/v1/runs/{run_id}/calls/{call}/resolve": {"outcome": "failed", "reason": "x"},
