@@ -28,6 +28,8 @@ from harness_worker.sandbox.layout import DEVICES, ENVIRONMENT, ETC, SYSTEM, Pro
 
 _LOOK_S = 0.1
 """How often running cages are held against their limits."""
+_START_CPU_S = 1.0
+"""The most processor time that the start of a cage is taken to need."""
 _CTRL_FD = 3
 _SECCOMP_FD = 4
 _OPEN_FILES = 256
@@ -49,7 +51,8 @@ class Cage:
     """The first process of its pid namespace, once known; its end is the end of all in there."""
     status: int | None = None
     limits: dict[str, float] | None = None
-    cpu_before_s: float = 0.0
+    cpu_before_s: float | None = None
+    """What its start took, by the first look: not the tool's."""
     hit: tuple[str, float] | None = None
     ending: bool = False
 
@@ -197,7 +200,6 @@ class Jailer:
         if cage.group is not None:
             with contextlib.suppress(OSError):
                 cage.group.limit(int(limits["memory_bytes"]))
-        cage.cpu_before_s = procs.usage(self._processes(cage, procs.scan())).cpu_s
 
     def _processes(self, cage: Cage, all_: dict[int, procs.Proc]) -> list[procs.Proc]:
         return procs.below(all_, (cage.pid,), cage.pid)
@@ -217,6 +219,8 @@ class Jailer:
         self, cage: Cage, limits: dict[str, float], all_: dict[int, procs.Proc]
     ) -> str | None:
         used = procs.usage(self._processes(cage, all_))
+        if cage.cpu_before_s is None:
+            cage.cpu_before_s = min(used.cpu_s, _START_CPU_S)
         if used.cpu_s - cage.cpu_before_s > limits["cpu_s"]:
             return "cpu_s"
         # The runner itself, and bubblewrap's two, are not the tool's.
@@ -235,9 +239,9 @@ class Jailer:
         A number is signalled only while it is certainly this cage's: its first process is our child
         that has not been reaped, and so is the first one of its pid namespace or our child's.
         """
-        cage.ending = True
         if cage.status is not None:
             return
+        again, cage.ending = cage.ending, True
         if cage.tier == "A":
             cage.init = cage.init or procs.first_child(cage.pid)
             if cage.init is not None and procs.parent_of(cage.init) == cage.pid:
@@ -245,7 +249,8 @@ class Jailer:
             _send_kill(cage.pid)
         else:
             os.killpg(cage.pid, signal.SIGKILL)
-            self._ground.sweep(cage.slot)
+            if again:
+                self._ground.sweep(cage.slot)
 
     def _reap(self) -> None:
         """Collect the dead, orphans among them, and close the cages that are gone."""

@@ -7,6 +7,7 @@ killed here, and another is started for the next call.
 from __future__ import annotations
 
 import asyncio
+import compileall
 import contextlib
 import json
 import os
@@ -165,9 +166,13 @@ class JailerLink:
 
     @staticmethod
     def _spawn(argv: list[str], fd: int) -> subprocess.Popen[bytes]:
+        if not sys.dont_write_bytecode:
+            # Cages may not write what they compile, and would do it again in each.
+            compileall.compile_dir(Path(__file__).parent, quiet=2)
         return spawn(
             argv,
-            death_signal=signal.SIGKILL,
+            # Which it ignores: it sees the socket close, and takes its cages along.
+            death_signal=signal.SIGTERM,
             env={"PATH": "/usr/bin:/bin"},
             stdout=subprocess.DEVNULL,
             pass_fds=(fd,),

@@ -23,8 +23,6 @@ def below_jailer(sandbox) -> int:
     return len(procs.below(procs.scan(), [sandbox.link.pid], None)) - 1
 
 
-
-
 BOMBS = {
     "cpu_s": ("python", "while True: pass", Limits(cpu_s=1)),
     "memory_bytes": (
