@@ -73,10 +73,11 @@ class Jailer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while True:
             busy = any(c.limits or c.ending for c in self._cages.values())
-            ready, _, _ = select.select([self._orders, wake_r], [], [], _LOOK_S if busy else None)
+            orders = self._orders.fileno()
+            ready, _, _ = select.select([orders, wake_r], [], [], _LOOK_S if busy else None)
             if wake_r in ready:
                 os.read(wake_r, 4096)
-            if self._orders in ready and not self._hear():
+            if orders in ready and not self._hear():
                 return
             self._reap()
             if busy and time.monotonic() - self._looked_at >= _LOOK_S:
@@ -228,9 +229,9 @@ class Jailer:
             return "processes"
         if cage.group is None and used.memory_bytes > 2 * limits["memory_bytes"]:
             return "memory_bytes"  # shared pages are counted for each: twice is certain
-        if cage.work is not None and not self._ground.has_quota:
-            if procs.disk_bytes(cage.work) > limits["disk_bytes"]:
-                return "disk_bytes"
+        watched = cage.work is not None and not self._ground.has_quota
+        if watched and procs.disk_bytes(str(cage.work)) > limits["disk_bytes"]:
+            return "disk_bytes"
         return None
 
     def _kill(self, cage: Cage) -> None:

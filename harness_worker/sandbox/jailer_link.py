@@ -218,7 +218,7 @@ class JailerLink:
         elif "closed" in news:
             waiting = self._cages.pop(news["closed"])
             hit = tuple(news["hit"]) if news["hit"] else None
-            waiting.closed.set_result(Closed(news["code"], hit))  # type: ignore[arg-type]
+            waiting.closed.set_result(Closed(news["code"], hit))
 
     def _give_back(self, opened: asyncio.Future[Opened]) -> None:
         """End a cage that nobody waits for any more."""
@@ -230,7 +230,7 @@ class JailerLink:
         self.end(cage)
 
     def _lose(self) -> None:
-        """The jailer is gone: so are its cages, or they are killed now."""
+        """Give up a jailer that is gone: so are its cages, or they are killed now."""
         if self._orders is None:
             return
         asyncio.get_running_loop().remove_reader(self._orders.fileno())

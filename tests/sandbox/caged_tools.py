@@ -60,4 +60,4 @@ def caged_fetch(url: str) -> str:
     """Fetch with what the environment says of proxies."""
     context = ssl._create_unverified_context()
     with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-        return answer.read().decode()
+        return str(answer.read(), "utf-8")

@@ -7,15 +7,17 @@ import ssl
 import subprocess
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import WaitUntil
 from harness_common.core.errors import Denied, Invalid, Permanent
 from harness_common.settings import SandboxSettings, Settings
 from harness_worker.sandbox.service import WorkerSandbox
 from harness_worker.tools import file_write, python_run
-from harness_worker.tools.caged import call_caged, caged_modules, checked_dial
+from harness_worker.tools.caged import caged_modules, call_caged, checked_dial
 from harness_worker.tools.registry import ToolRegistry, check_spec
 from tests.sandbox import caged_tools
 
@@ -24,7 +26,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PYTHON, SHELL = python_run.build(Settings())
 
 
-class Context:
+class FakeContext:
     """What the runner would give; keeps what is asked of it."""
 
     def __init__(self, **artifacts: bytes):
@@ -46,12 +48,16 @@ class Context:
         return self.kept[artifact_id]
 
 
+Context: Any = FakeContext
+call: Any = call_caged
+
+
 async def test_a_user_tool_runs_in_a_cage_with_its_context(sandbox, monkeypatch):
     monkeypatch.setenv("HARNESS_DATABASE_URL", "postgresql://secret")
     ctx = Context()
     tool = caged_tools.caged_echo
     secret = SimpleNamespace(spec=tool.spec, fn=tool.fn, meta={"env": {"TOKEN": "t0k"}})
-    output = await call_caged(sandbox, secret, ctx, {"text": "hé", "times": 3})
+    output = await call(sandbox, secret, ctx, {"text": "hé", "times": 3})
     assert output.content["text"] == "héhéhé"
     assert output.content["run"] == "run_1"
     assert output.content["uid"] != 0
@@ -67,31 +73,24 @@ async def test_a_user_tool_runs_in_a_cage_with_its_context(sandbox, monkeypatch)
     [
         ("denied", Denied, "NOT_YOU"),
         ("plain", Permanent, "KeyError"),
-        ("shadow", Denied, "TOOL_EXECUTION_BLOCKED"),
+        ("shadow", (Denied, Permanent), "TOOL_EXECUTION_BLOCKED"),
         ("mount", Denied, "TOOL_EXECUTION_BLOCKED"),
         ("exit", Permanent, "RuntimeError"),
         ("vanish", Permanent, "EXECUTION_ERROR"),
     ],
 )
 async def test_errors_of_a_user_tool_come_out_as_they_went_in(sandbox, kind, error, code):
-    if kind == "shadow":
-        kind_args = {"kind": kind}
-        try:
-            await call_caged(sandbox, caged_tools.caged_errors, Context(), kind_args)
-        except (Denied, Permanent) as caught:  # in tier A there is no such file to be refused
-            assert caught.error_code in {code, "FileNotFoundError"}
-            return
-        pytest.fail("it was read")
     with pytest.raises(error) as caught:
-        await call_caged(sandbox, caged_tools.caged_errors, Context(), {"kind": kind})
-    assert caught.value.error_code == code
+        await call(sandbox, caged_tools.caged_errors, Context(), {"kind": kind})
+    # In tier A there is no such file to be refused.
+    assert caught.value.error_code in {code, "FileNotFoundError" if kind == "shadow" else code}
     if kind == "mount":
         assert "seccomp: mount" in caught.value.message
         assert "exit 127" in caught.value.message
 
 
 async def test_a_caged_tool_can_wait(sandbox):
-    value = await call_caged(sandbox, caged_tools.caged_wait, Context(), {})
+    value = await call(sandbox, caged_tools.caged_wait, Context(), {})
     assert value == WaitUntil(NOW)
 
 
@@ -104,7 +103,7 @@ async def test_python_run_takes_files_and_gives_artifacts(sandbox):
         "print(total, sys.stdin.read())\n"
     )
     arguments = {"code": code, "files": {"in/numbers.txt": "art_n"}, "stdin": "ok"}
-    output = await call_caged(sandbox, PYTHON, Context(art_n=b"1\n2\n39\n"), arguments)
+    output = await call(sandbox, PYTHON, Context(art_n=b"1\n2\n39\n"), arguments)
     assert output.content == {
         "exit_code": 0,
         "stdout": "42 ok\n",
@@ -118,11 +117,11 @@ async def test_python_run_takes_files_and_gives_artifacts(sandbox):
 
 
 async def test_python_run_shows_its_traceback_and_exit_code(sandbox):
-    output = await call_caged(sandbox, PYTHON, Context(), {"code": "x = 1\n1 / 0"})
+    output = await call(sandbox, PYTHON, Context(), {"code": "x = 1\n1 / 0"})
     assert output.content["exit_code"] == 1
     assert 'File "<python_run>", line 2' in output.content["stderr"]
     assert "inside.py" not in output.content["stderr"]
-    output = await call_caged(sandbox, PYTHON, Context(), {"code": "raise SystemExit(7)"})
+    output = await call(sandbox, PYTHON, Context(), {"code": "raise SystemExit(7)"})
     assert output.content["exit_code"] == 7
     assert not output.untrusted
 
@@ -130,26 +129,26 @@ async def test_python_run_shows_its_traceback_and_exit_code(sandbox):
 async def test_files_cannot_be_put_outside_the_work_folder(sandbox):
     arguments = {"code": "1", "files": {"a/../../x": "art_n"}}
     with pytest.raises(Invalid):
-        await call_caged(sandbox, PYTHON, Context(art_n=b""), arguments)
+        await call(sandbox, PYTHON, Context(art_n=b""), arguments)
 
 
 async def test_links_and_special_files_are_no_artifacts(sandbox):
     script = "ln -s /etc/passwd link; mkfifo pipe; echo hi > file; ln file second"
-    output = await call_caged(sandbox, SHELL, Context(), {"script": script})
+    output = await call(sandbox, SHELL, Context(), {"script": script})
     assert sorted(output.content["files"]) == ["file", "second"]
     assert sorted(output.content["files_left_out"]) == ["link", "pipe"]
 
 
 async def test_shell_run_that_meets_the_cage_is_blocked_with_its_rule(sandbox):
     with pytest.raises(Denied) as caught:
-        await call_caged(sandbox, SHELL, Context(), {"script": "rm -rf --no-preserve-root /"})
+        await call(sandbox, SHELL, Context(), {"script": "rm -rf --no-preserve-root /"})
     assert caught.value.error_code == "TOOL_EXECUTION_BLOCKED"
     assert "Read-only file system" in caught.value.message or "denied" in caught.value.message
 
 
 async def test_python_run_over_a_limit_names_it(sandbox):
     with pytest.raises(Permanent) as caught:
-        await call_caged(
+        await call(
             sandbox, PYTHON, Context(), {"code": "x = bytearray(3 << 30); x[::4096]=x[::4096]"}
         )
     assert caught.value.error_code == "LIMIT_EXCEEDED"
@@ -157,7 +156,7 @@ async def test_python_run_over_a_limit_names_it(sandbox):
 
 
 async def test_file_write_keeps_an_artifact_and_nothing_else():
-    (tool,) = file_write.build(Settings())
+    tool: Any = file_write.build(Settings())[0]
     output = await tool.fn(Context(), path="/work/data/a.csv", text="a,b\n")
     assert [(a.name, a.media_type, a.data) for a in output.artifacts] == [
         ("data/a.csv", "text/csv", b"a,b\n")
@@ -171,7 +170,7 @@ def test_hosts_need_tier_a():
     from dataclasses import replace
 
     with pytest.raises(Invalid):
-        check_spec(replace(caged_tools.caged_fetch.spec, sandbox="B"))
+        check_spec(replace(caged_tools.caged_fetch.spec, sandbox=SandboxTier.B))
     check_spec(caged_tools.caged_fetch.spec)
 
 
@@ -186,11 +185,9 @@ def test_modules_of_caged_user_tools_are_found():
 @pytest.fixture
 async def https(tmp_path):
     """An HTTPS server on loopback, port 8443 or another: its certificate is nobody's."""
-    subprocess.run(
-        [*"openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost".split(),
-         "-keyout", tmp_path / "key", "-out", tmp_path / "cert"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    argv = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -batch"
+    argv += f" -subj /CN=localhost -keyout {tmp_path}/key -out {tmp_path}/cert"
+    subprocess.run(argv.split(), check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
 
@@ -219,16 +216,17 @@ async def test_egress_reaches_declared_hosts_and_nothing_else(https):
     )
     fetch = caged_tools.caged_fetch
     try:
-        got = await call_caged(sandbox, fetch, Context(), {"url": "https://localhost:8443/"})
+        got = await call(sandbox, fetch, Context(), {"url": "https://localhost:8443/"})
         assert got.content == "hi"
         for url in ("https://other.test/", f"https://127.0.0.1:{https}/"):
             with pytest.raises(Permanent, match="403"):
-                await call_caged(sandbox, fetch, Context(), {"url": url})
+                await call(sandbox, fetch, Context(), {"url": url})
         assert dialled == [("localhost", 8443)]
         # Declared, but private by address: the check that was given decides.
         with pytest.raises(Permanent, match="403"):
-            await call_caged(sandbox, fetch, Context(), {"url": "https://allowed.test:8443/"})
+            await call(sandbox, fetch, Context(), {"url": "https://allowed.test:8443/"})
         assert dialled[-1] == ("allowed.test", 8443)
+        assert sandbox.link.folder is not None
         assert not list(sandbox.link.folder.glob("*.sock"))
     finally:
         await sandbox.stop()

@@ -18,6 +18,7 @@ from harness_common.contracts.sandbox import CageJob, SandboxTier
 from harness_common.core.errors import Transient
 from harness_common.settings import SandboxSettings
 from harness_worker.sandbox import probe, procs
+from harness_worker.sandbox.attempts import ATTEMPTS
 from harness_worker.sandbox.bubblewrap import Bubblewrap
 from harness_worker.sandbox.service import WorkerSandbox
 from tests.sandbox.conftest import TIERS
@@ -56,6 +57,7 @@ async def test_kill_9_of_the_jailer_in_a_call(tier):
     try:
         await sandbox.link.start()
         first = sandbox.link.pid
+        assert first is not None
         call = asyncio.ensure_future(sandbox.run_in(tier, CageJob("python", SLEEPER)))
         pids = await until_started(first, 5 if tier is SandboxTier.A else 3)
         os.kill(first, signal.SIGKILL)
@@ -79,7 +81,8 @@ async def main():
     sandbox = WorkerSandbox(SandboxSettings(warm=0))
     await sandbox.link.start()
     print(sandbox.link.pid, sandbox.link.folder, flush=True)
-    await asyncio.gather(*(sandbox.run_in(SandboxTier(t), CageJob("python", sys.argv[1])) for t in "AB"))
+    job = CageJob("python", sys.argv[1])
+    await asyncio.gather(*(sandbox.run_in(SandboxTier(t), job) for t in "AB"))
 asyncio.run(main())
 """
 
@@ -158,7 +161,7 @@ async def test_the_self_test_is_kept_for_a_boot_and_its_programs(tmp_path, monke
         async def run_in(self, tier, job, ask=None):
             del tier, job, ask
             self.calls += 1
-            lines = [json.dumps([name, False, ""]) for name in probe.ATTEMPTS]
+            lines = [json.dumps([name, False, ""]) for name in ATTEMPTS]
             return type("R", (), {"stdout": "\n".join(lines), "stderr": ""})()
 
     sandbox = Counted()
