@@ -32,7 +32,8 @@ class FakeContext:
     def __init__(self, **artifacts: bytes):
         self.tenant_id, self.run_id, self.session_id = "ten_1", "run_1", "ses_1"
         self.call_id = self.idempotency_key = "run_1.1.0"
-        self.attempt, self.now, self.resumed, self.config = 1, NOW, None, {}
+        self.attempt, self.now, self.resumed = 1, NOW, None
+        self.config: dict[str, Any] = {}
         self.kept: dict[str, bytes] = dict(artifacts)
         self.told: list[tuple[str, float | None]] = []
 
