@@ -22,6 +22,7 @@ from benchmarks import (
     model_calls,
     per_step,
     queue_million,
+    sandbox,
     start_latency,
     state_writes,
     steps,
@@ -44,6 +45,7 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "h": (waiting.TITLE, waiting.run),
     "i": (fairness.TITLE, fairness.run),
     "j": (queue_million.TITLE, queue_million.run),
+    "k": (sandbox.TITLE, sandbox.run),
 }
 _BEGUN: Final = time.monotonic()
 

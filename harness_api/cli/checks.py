@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _TIMEOUT_S = 3
+_SANDBOX_TIMEOUT_S = 90
 _GIB = 1024**3
 _OLDEST_POSTGRES = 140_000
 _OLDEST_PYTHON = (3, 11)
@@ -56,6 +59,7 @@ def run_checks(config: Settings) -> Iterator[Finding]:
     yield data_folder(config.data_dir)
     yield disk(config.data_dir)
     yield dev_state(dev, config)
+    yield from sandbox()
     yield from postgres(database_url)
     yield redis("redis", redis_url)
     yield broker(config.broker_url, redis_url)
@@ -119,6 +123,34 @@ def dev_state(dev: Mapping[str, Any] | None, config: Settings) -> Finding:
             "Install harness[embedded], or set HARNESS_DATABASE_URL and HARNESS_REDIS_URL.",
         )
     return Finding("harness dev", State.WARN, "not running", "Start it with `harness dev`.")
+
+
+def sandbox() -> Iterator[Finding]:
+    """Try this machine's sandbox, as the present user, in a process of its own."""
+    advice = "Tools that need more are refused. See docs/sandbox.md."
+    argv = [sys.executable, "-m", "harness_worker.sandbox"]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_SANDBOX_TIMEOUT_S, check=True
+        )
+        report = json.loads(done.stdout.splitlines()[-1])
+        best, why_not = report["best"], report["why_not"]
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, KeyError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        text = f"cannot be tried: {said.strip()[-200:]}"
+        yield Finding("sandbox", State.WARN, text, advice)
+        return
+    reasons = "; ".join(f"not {tier}: {why}" for tier, why in why_not.items())
+    tried = f"{report['attempts']} escapes tried, none worked"
+    if best == "A":
+        text = f"tier A holds ({tried})" + (f"; {reasons}" if reasons else "")
+        yield Finding("sandbox", State.OK, text)
+    elif best == "B":
+        yield Finding("sandbox", State.WARN, f"tier B holds ({tried}); {reasons}", advice)
+    else:
+        yield Finding("sandbox", State.WARN, f"none; {reasons}", advice)
+    for note in report["notes"]:
+        yield Finding("sandbox", State.OK, f"note: {note}")
 
 
 def postgres(url: str | None) -> Iterator[Finding]:

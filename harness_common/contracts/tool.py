@@ -85,7 +85,7 @@ class ToolSpec:
     """A tool that takes the same arguments and is called in its place while it is broken."""
     output_schema: Json | None = None
     """What a result must look like; one that does not is kept as an artifact and explained."""
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     """Of a tool in a sandbox."""
     hosts: tuple[str, ...] = ()
     """Where a tool in sandbox tier A may connect, as `host` or `host:port`; none without."""

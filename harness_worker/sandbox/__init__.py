@@ -1,3 +1,3 @@
-"""Cages for tools. `service` is what the worker sees; `jailer` is the process that makes cages;
-`inside` is what runs in one. `jailer`, `inside` and what they import use the standard library alone.
+"""Cages for tools. `service` is what the worker sees, `jailer` the process that makes cages,
+`inside` what runs in one. The last two and what they import use the standard library alone.
 """

@@ -42,7 +42,7 @@ class Collected(asyncio.Protocol):
                 self.on_over.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The stream has ended."""
+        """Note that the stream has ended."""
         del exc
         if not self.ended.done():
             self.ended.set_result(None)

@@ -1,7 +1,7 @@
 """The egress proxy of one call: HTTP CONNECT on a Unix socket, to the hosts the tool declared.
 
-Which addresses may be reached at all is decided by `dial`, which is given from outside: it resolves,
-checks and connects in one go, so that a name cannot change its address in between.
+Which addresses may be reached at all is decided by `dial`, which is given from outside: it
+resolves, checks and connects in one go, so that a name cannot change its address in between.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class EgressProxy:
         self._server = await asyncio.start_unix_server(
             self._accept, self.path, limit=_MAX_HEAD_BYTES
         )
-        os.chmod(self.path, 0o666)  # the cage's user connects; the name cannot be guessed
+        # The cage's user connects; the name cannot be guessed.
+        os.chmod(self.path, 0o666)  # noqa: S103
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -95,7 +96,7 @@ class EgressProxy:
 
     def _wanted(self, head: bytes) -> tuple[str, int]:
         """Return where a CONNECT leads; raises `Denied` or `ValueError`."""
-        method, target, *_ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ") + [""]
+        method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ")
         if method != "CONNECT":
             raise ValueError("only CONNECT is spoken here: use https")
         host, port = _split(target)

@@ -1,4 +1,4 @@
-"""What cages stand on: users, work folders, memory groups, as far as this machine lets us have them.
+"""What cages stand on: users, work folders, memory groups, as far as this machine has them for us.
 
 As root each slot has a user of its own, and a mount namespace private to the jailer gives each call
 of tier B a tmpfs. An ordinary user has itself and a folder.
@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from harness_worker.sandbox import cgroup, kernel
@@ -64,7 +65,7 @@ class Ground:
         return self._groups[slot]
 
     def drop(self, slot: int) -> None:
-        """Become the slot's user for good. A tool never starts as root: raises `PermissionError`."""
+        """Become the slot's user for good; raises `PermissionError` where that would be root."""
         if self._uid_base is not None:
             uid = self._uid_base + slot
             os.setgroups([])
@@ -126,7 +127,7 @@ class Ground:
             kernel.mount("cages", point, "tmpfs", kernel.MS_NOSUID, "mode=0711,size=1m")
         except OSError as error:
             self.notes.append(f"no private mounts ({error}): disk use is watched, not capped")
-            os.chmod(self.folder, 0o711)
+            os.chmod(self.folder, 0o711)  # noqa: S103 - passed through, not listed
             return
         self._mounts, self.has_quota = point, True
 
@@ -156,8 +157,9 @@ def _is_mapped(uid: int) -> bool:
 
 
 def expose(paths: list[str]) -> None:
-    """Let other users reach `paths` although a folder above them is closed (an interpreter below
-    /root): in this mount namespace alone, the closed folder is replaced by one that holds just them.
+    """Let other users reach `paths` although a folder above is closed (an interpreter below /root).
+
+    In this mount namespace alone, the closed folder is replaced by one that holds just them.
     """
     closed: dict[str, list[str]] = {}
     for path in map(os.path.realpath, paths):
@@ -190,7 +192,7 @@ def _is_below_any(path: str, others: list[str]) -> bool:
     return any(path != other and path.startswith(other.rstrip("/") + "/") for other in others)
 
 
-def _open_and_retry(function: Any, path: str, info: object) -> None:
+def _open_and_retry(function: Callable[[str], object], path: str, info: object) -> None:
     """Remove what a tool has closed to us; what is not there any more is no problem."""
     del info
     with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from functools import partial
+from types import TracebackType
 from typing import Any, NoReturn
 
 from harness_worker.sandbox import blame, frames, kernel, landlock, sigsys
@@ -242,11 +243,11 @@ def _tell(report: int, error: BaseException) -> None:
 def _exit_code(leave: SystemExit) -> int:
     if leave.code is None or isinstance(leave.code, int):
         return (leave.code or 0) & 0xFF
-    print(leave.code, file=sys.stderr)
+    sys.stderr.write(f"{leave.code}\n")
     return 1
 
 
-def _beyond_this_file(error: BaseException) -> Any:
+def _beyond_this_file(error: BaseException) -> TracebackType | None:
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename == __file__:
         at = at.tb_next

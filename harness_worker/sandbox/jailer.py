@@ -28,6 +28,8 @@ from harness_worker.sandbox.layout import DEVICES, ENVIRONMENT, ETC, SYSTEM, Pro
 
 _LOOK_S = 0.1
 """How often running cages are held against their limits."""
+_START_CPU_S = 1.0
+"""The most processor time that the start of a cage is taken to need."""
 _CTRL_FD = 3
 _SECCOMP_FD = 4
 _OPEN_FILES = 256
@@ -49,7 +51,8 @@ class Cage:
     """The first process of its pid namespace, once known; its end is the end of all in there."""
     status: int | None = None
     limits: dict[str, float] | None = None
-    cpu_before_s: float = 0.0
+    cpu_before_s: float | None = None
+    """What its start took, by the first look: not the tool's."""
     hit: tuple[str, float] | None = None
     ending: bool = False
 
@@ -70,10 +73,11 @@ class Jailer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         while True:
             busy = any(c.limits or c.ending for c in self._cages.values())
-            ready, _, _ = select.select([self._orders, wake_r], [], [], _LOOK_S if busy else None)
+            orders = self._orders.fileno()
+            ready, _, _ = select.select([orders, wake_r], [], [], _LOOK_S if busy else None)
             if wake_r in ready:
                 os.read(wake_r, 4096)
-            if self._orders in ready and not self._hear():
+            if orders in ready and not self._hear():
                 return
             self._reap()
             if busy and time.monotonic() - self._looked_at >= _LOOK_S:
@@ -197,7 +201,6 @@ class Jailer:
         if cage.group is not None:
             with contextlib.suppress(OSError):
                 cage.group.limit(int(limits["memory_bytes"]))
-        cage.cpu_before_s = procs.usage(self._processes(cage, procs.scan())).cpu_s
 
     def _processes(self, cage: Cage, all_: dict[int, procs.Proc]) -> list[procs.Proc]:
         return procs.below(all_, (cage.pid,), cage.pid)
@@ -217,6 +220,8 @@ class Jailer:
         self, cage: Cage, limits: dict[str, float], all_: dict[int, procs.Proc]
     ) -> str | None:
         used = procs.usage(self._processes(cage, all_))
+        if cage.cpu_before_s is None:
+            cage.cpu_before_s = min(used.cpu_s, _START_CPU_S)
         if used.cpu_s - cage.cpu_before_s > limits["cpu_s"]:
             return "cpu_s"
         # The runner itself, and bubblewrap's two, are not the tool's.
@@ -224,9 +229,9 @@ class Jailer:
             return "processes"
         if cage.group is None and used.memory_bytes > 2 * limits["memory_bytes"]:
             return "memory_bytes"  # shared pages are counted for each: twice is certain
-        if cage.work is not None and not self._ground.has_quota:
-            if procs.disk_bytes(cage.work) > limits["disk_bytes"]:
-                return "disk_bytes"
+        watched = cage.work is not None and not self._ground.has_quota
+        if watched and procs.disk_bytes(str(cage.work)) > limits["disk_bytes"]:
+            return "disk_bytes"
         return None
 
     def _kill(self, cage: Cage) -> None:
@@ -235,9 +240,9 @@ class Jailer:
         A number is signalled only while it is certainly this cage's: its first process is our child
         that has not been reaped, and so is the first one of its pid namespace or our child's.
         """
-        cage.ending = True
         if cage.status is not None:
             return
+        again, cage.ending = cage.ending, True
         if cage.tier == "A":
             cage.init = cage.init or procs.first_child(cage.pid)
             if cage.init is not None and procs.parent_of(cage.init) == cage.pid:
@@ -245,7 +250,8 @@ class Jailer:
             _send_kill(cage.pid)
         else:
             os.killpg(cage.pid, signal.SIGKILL)
-            self._ground.sweep(cage.slot)
+            if again:
+                self._ground.sweep(cage.slot)
 
     def _reap(self) -> None:
         """Collect the dead, orphans among them, and close the cages that are gone."""

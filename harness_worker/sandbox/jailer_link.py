@@ -7,6 +7,7 @@ killed here, and another is started for the next call.
 from __future__ import annotations
 
 import asyncio
+import compileall
 import contextlib
 import json
 import os
@@ -165,9 +166,13 @@ class JailerLink:
 
     @staticmethod
     def _spawn(argv: list[str], fd: int) -> subprocess.Popen[bytes]:
+        if not sys.dont_write_bytecode:
+            # Cages may not write what they compile, and would do it again in each.
+            compileall.compile_dir(Path(__file__).parent, quiet=2)
         return spawn(
             argv,
-            death_signal=signal.SIGKILL,
+            # Which it ignores: it sees the socket close, and takes its cages along.
+            death_signal=signal.SIGTERM,
             env={"PATH": "/usr/bin:/bin"},
             stdout=subprocess.DEVNULL,
             pass_fds=(fd,),
@@ -213,7 +218,7 @@ class JailerLink:
         elif "closed" in news:
             waiting = self._cages.pop(news["closed"])
             hit = tuple(news["hit"]) if news["hit"] else None
-            waiting.closed.set_result(Closed(news["code"], hit))  # type: ignore[arg-type]
+            waiting.closed.set_result(Closed(news["code"], hit))
 
     def _give_back(self, opened: asyncio.Future[Opened]) -> None:
         """End a cage that nobody waits for any more."""
@@ -225,7 +230,7 @@ class JailerLink:
         self.end(cage)
 
     def _lose(self) -> None:
-        """The jailer is gone: so are its cages, or they are killed now."""
+        """Give up a jailer that is gone: so are its cages, or they are killed now."""
         if self._orders is None:
             return
         asyncio.get_running_loop().remove_reader(self._orders.fileno())

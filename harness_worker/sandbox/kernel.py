@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import sys
 
 MS_RDONLY, MS_NOSUID, MS_NODEV = 1, 2, 4
@@ -15,7 +14,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP = 1, 4, 22
 _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 36, 38
 _SECCOMP_MODE_FILTER = 2
 
-SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64"
+SUPPORTED = sys.platform == "linux" and os.uname().machine == "x86_64"
 """System call numbers differ between machines; those here are x86-64's."""
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 ETC = (
-    "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
-    "/etc/mime.types", "/etc/fonts", "/etc/magic",
+    "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf", "/etc/mime.types", "/etc/fonts", "/etc/magic",
 )  # fmt: skip
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 ENVIRONMENT = {
@@ -56,8 +56,8 @@ class Profile:
     python: str
     """The interpreter."""
     modules: tuple[tuple[str, str], ...]
-    """Packages and modules by name, with the file or folder each is in: a cage may not look into the
-    folders they stand in.
+    """Packages and modules by name, with the file or folder each is in: a cage may not look into
+    the folders they stand in.
     """
     trees: tuple[str, ...]
     """Folders and files to be read, besides the system's."""

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -155,53 +155,67 @@ async def victims() -> AsyncIterator[dict[str, str]]:
     """Make what the attempts are after, on loopback and in a folder of its own."""
     mark = secrets.token_hex(8)
     loop = asyncio.get_running_loop()
-    with (
-        tempfile.TemporaryDirectory(prefix="harness-victims-") as name,
-        contextlib.ExitStack() as at,
-    ):
-        folder = Path(name)
-        folder.chmod(0o755)
-        for file in ("secret", "owned"):
-            (folder / file).write_text(f"{file} {mark}")
-        (folder / "secret").chmod(0o600)
-        (folder / "owned").chmod(0o644)
+    with _folder(mark) as folder, _unix(folder, mark) as unix, _process(mark) as process:
         server = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        unix = await asyncio.start_unix_server(lambda _, w: w.close(), folder / "stream")
-        os.chmod(folder / "stream", 0o666)
-        abstract = f"harness-victim-{mark}"
-        listener = at.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind("\0" + abstract)
-        listener.listen()
-        datagram = at.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        datagram.bind(str(folder / "dgram"))
-        os.chmod(folder / "dgram", 0o666)
+        servers = [server]
         with contextlib.suppress(OSError):
-            six = await asyncio.start_server(lambda _, w: w.close(), "::1", port)
-            at.callback(six.close)
+            servers.append(await asyncio.start_server(lambda _, w: w.close(), "::1", port))
         udp, _ = await loop.create_datagram_endpoint(_Echo, ("127.0.0.1", port))
-        at.callback(udp.close)
-        at.callback(server.close)
-        at.callback(unix.close)
-        victim = at.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _VICTIM],
-                stdin=subprocess.PIPE,
-                env={"HX_VICTIM": mark},
-            )
-        )
-        at.callback(victim.kill)
-        yield {
-            "HX_SECRET": str(folder / "secret"),
-            "HX_OWNED": str(folder / "owned"),
-            "HX_PID": str(victim.pid),
-            "HX_PORT": str(port),
-            "HX_SOCK": str(folder / "stream"),
-            "HX_DGRAM": str(folder / "dgram"),
-            "HX_ABSTRACT": abstract,
-            "HX_MARK": mark,
-            "HX_IPC": os.readlink("/proc/self/ns/ipc"),
-        }
+        try:
+            yield {
+                "HX_SECRET": f"{folder}/secret",
+                "HX_OWNED": f"{folder}/owned",
+                "HX_PID": str(process.pid),
+                "HX_PORT": str(port),
+                "HX_MARK": mark,
+                "HX_IPC": os.readlink("/proc/self/ns/ipc"),
+                **unix,
+            }
+        finally:
+            udp.close()
+            for one in servers:
+                one.close()
+
+
+@contextlib.contextmanager
+def _folder(mark: str) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="harness-victims-") as folder:
+        Path(folder).chmod(0o755)
+        for name, mode in (("secret", 0o600), ("owned", 0o644)):
+            file = Path(folder, name)
+            file.write_text(f"{name} {mark}")
+            file.chmod(mode)
+        yield folder
+
+
+@contextlib.contextmanager
+def _unix(folder: str, mark: str) -> Iterator[dict[str, str]]:
+    abstract = f"harness-victim-{mark}"
+    kinds = {"HX_SOCK": socket.SOCK_STREAM, "HX_DGRAM": socket.SOCK_DGRAM}
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(f"\0{abstract}")
+        listener.listen()
+        names = {"HX_ABSTRACT": abstract}
+        for name, kind in kinds.items():
+            sock = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+            names[name] = f"{folder}/{name}"
+            sock.bind(names[name])
+            Path(names[name]).chmod(0o666)
+            if kind is socket.SOCK_STREAM:
+                sock.listen()
+        yield names
+
+
+@contextlib.contextmanager
+def _process(mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    argv = [sys.executable, "-I", "-S", "-c", _VICTIM]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, env={"HX_VICTIM": mark}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class _Echo(asyncio.DatagramProtocol):
@@ -227,7 +241,7 @@ def _key(bwrap: Bubblewrap) -> str:
     with open("/proc/self/status") as file:
         power = [line for line in file if line.startswith(("Cap", "NoNewPrivs", "Seccomp:"))]
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     parts = [
         boot, os.geteuid(), bwrap.path, bwrap.version, sys.executable, power, kernel.SUPPORTED,

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
+
+from harness_worker.sandbox.syscalls import ENDING
 
 _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32 = 0x40000000
@@ -21,24 +24,10 @@ _ALLOW, _KILL, _TRAP, _ERRNO = 0x7FFF0000, 0x80000000, 0x00030000, 0x00050000
 _EPERM, _ENOSYS = 1, 38
 _NR, _ARCH, _ARGS = 0, 4, 16
 
-ENDING: Final = {
-    "ptrace": 101, "syslog": 103, "uselib": 134, "vhangup": 153, "modify_ldt": 154,
-    "pivot_root": 155, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165,
-    "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170,
-    "setdomainname": 171, "iopl": 172, "ioperm": 173, "init_module": 175, "delete_module": 176,
-    "quotactl": 179, "nfsservctl": 180, "lookup_dcookie": 212, "clock_settime": 227,
-    "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "migrate_pages": 256,
-    "unshare": 272, "move_pages": 279, "perf_event_open": 298, "fanotify_init": 300,
-    "name_to_handle_at": 303, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308,
-    "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313,
-    "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "open_tree": 428, "move_mount": 429,
-    "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438,
-    "process_madvise": 440, "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447,
-    "process_mrelease": 448,
-}  # fmt: skip
-"""Calls that end the process."""
-
-_REFUSED: Final = {"mknod": 133, "personality": 135, "adjtimex": 159, "mknodat": 259}
+_REFUSED: Final = {"personality": 135, "adjtimex": 159}
+_MKNOD: Final = {133: 1, 259: 2}
+"""`mknod` and `mknodat`, and which argument is the mode: regular files and pipes, no devices."""
+_KIND, _PLAIN_KINDS = 0o170000, (0, 0o100000, 0o010000)
 _ABSENT: Final = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "clone3": 435,
 }  # fmt: skip
@@ -60,11 +49,6 @@ _OTHERS: Final = {
 
 _CLONE, _IOCTL, _SOCKET, _SOCKETPAIR, _UTIMENSAT, _PRLIMIT = 56, 16, 41, 53, 280, 302
 _AF_UNIX, _AF_INET, _AF_INET6, _SOCK_STREAM = 1, 2, 10, 1
-
-
-def name_of(number: int) -> str:
-    """Name a system call of `ENDING`."""
-    return next((name for name, n in ENDING.items() if n == number), f"system call {number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +96,8 @@ def _common() -> list[_Op]:
         ops += _on(number, _ret(_TRAP))
     for number in _REFUSED.values():
         ops += _on(number, _refuse())
+    for number, mode in _MKNOD.items():
+        ops += _on(number, *_only(*_PLAIN_KINDS, mask=_KIND, arg=mode))
     for number in _ABSENT.values():
         ops += _on(number, _refuse(_ENOSYS))
     ops += _on(_CLONE, _arg(0), _Op(_SET, _CLONE_NEW, 0, 1), _refuse(), _ret(_ALLOW))
@@ -122,6 +108,7 @@ def _common() -> list[_Op]:
     return ops
 
 
+@cache
 def tier_a(*, inet: bool) -> bytes:
     """Build the filter of a cage with namespaces; `inet` where its own empty network has a relay to
     the egress proxy.
@@ -131,6 +118,7 @@ def tier_a(*, inet: bool) -> bytes:
     return b"".join(op.pack() for op in ops)
 
 
+@cache
 def tier_b() -> bytes:
     """Build the filter of a cage without namespaces: no sockets, nothing that reaches others.
 

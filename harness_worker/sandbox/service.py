@@ -340,9 +340,11 @@ def _result(
             )
         ended["exit_code"] = 128 - closed.code if closed.code < 0 else closed.code or 137
     blocked = ended.get("blocked")
-    if limit is None and blocked is None and job.kind == "shell" and ended.get("exit_code"):
-        judged = blame.judge_text(stderr)
-        limit, blocked = judged.get("limit"), judged.get("blocked")
+    if job.kind == "shell" and blocked is None and (limit is None or cage.stderr.over):
+        judged = blame.judge_text(stderr) if ended.get("exit_code", 1) else {}
+        blocked = judged.get("blocked")
+        # Complaints without end (`rm -rf /`) are about what is forbidden, not about their number.
+        limit = judged.get("limit", None if blocked else limit)
     value = getattr(job.limits, str(limit), None)
     hit = LimitHit(str(limit), value) if value is not None else None
     code = ended.get("exit_code")

@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 
-from harness_worker.sandbox.seccomp import name_of
+from harness_worker.sandbox.syscalls import name_of
 
 _SA_SIGINFO, _SA_NODEFER = 4, 0x40000000
 _SYSCALL_AT = 24

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from harness_common.contracts.tool import Tool
@@ -29,7 +30,7 @@ class CallContext:
         self.now = scope.started_at
         resumed = call.resume_at is not None and call.resume_at <= scope.clock()
         self.resumed = call.resume_at if resumed else None
-        self.config: dict[str, Json] = {}
+        self.config: Mapping[str, Json] = {}
         self.artifacts: list[str] = []
         self._scope, self._call, self._tool = scope, call, tool
         self._last_progress = 0.0

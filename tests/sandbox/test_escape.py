@@ -39,10 +39,9 @@ def test_escape_list_without_a_cage_gets_out():
 async def test_escape_by_destroying_things_does_nothing_outside(sandbox, tier, tmp_path):
     kept = tmp_path / "kept"
     kept.write_text("kept")
-    for script in ("rm -rf /", "rm -rf --no-preserve-root /", "dd if=/dev/zero of=/dev/sda count=1"):
+    for script in ("rm -rf --no-preserve-root /", "dd if=/dev/zero of=/dev/sda count=1"):
         result = await sandbox.run_in(tier, CageJob("shell", script))
-        assert result.exit_code != 0, script
-    assert result.blocked or "No such file" in result.stderr
+        assert (result.exit_code, result.blocked is None) == (127, False), (script, result)
     assert kept.read_text() == "kept"
     assert Path("/usr/bin/env").exists()
     assert not Path("/dev/sda").exists()
@@ -66,7 +65,9 @@ def uncaged():
     argv += ["--proc", "/proc", "--dev", "/dev", "--dir", "/etc", "--tmpfs", "/var/tmp"]
     argv += ["--tmpfs", "/work", "--tmpfs", "/tmp", "--chdir", "/work"]
     python = str(Path(sys.base_prefix, "bin", "python3"))
-    start = "import sys; sys.path.insert(0, '/code'); from tests.sandbox.control import main; main()"
+    start = (
+        "import sys; sys.path.insert(0, '/code'); from tests.sandbox.control import main; main()"
+    )
     argv += ["--", python, "-I", "-c", start]
     enter = [sys.executable, "-m", "tests.sandbox.control_enter", json.dumps(bwrap.folders), *argv]
     done = subprocess.run(enter, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
@@ -76,7 +77,9 @@ def uncaged():
 async def test_an_escape_is_noticed_by_the_self_test(sandbox):
     """The self-test must be able to fail: a victim file that the cage may read is one."""
     async with victims() as env:
-        tried = await try_tier(sandbox, SandboxTier.A, {**env, "HX_SECRET": f"{sys.prefix}/pyvenv.cfg"})
+        tried = await try_tier(
+            sandbox, SandboxTier.A, {**env, "HX_SECRET": f"{sys.prefix}/pyvenv.cfg"}
+        )
     assert "read_host_secret" in tried.escaped
     assert "got out" in tried.why_not
 

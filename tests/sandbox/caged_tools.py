@@ -1,0 +1,63 @@
+"""User tools for the tests: their functions run inside a cage."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from harness_worker.sdk import Denied, NewArtifact, ToolContext, ToolOutput, WaitUntil, tool
+
+
+@tool(effect="read", sandbox="B", name="caged_echo")
+async def caged_echo(ctx: ToolContext, text: str, times: int = 2) -> ToolOutput:
+    """Say it again."""
+    await ctx.progress("half", 0.5)
+    kept = await ctx.artifact("early.txt", "text/plain", text.encode())
+    data = await ctx.read_artifact(kept)
+    content = {
+        "text": data.decode() * times,
+        "run": ctx.run_id,
+        "uid": os.getuid(),
+        "folder": os.listdir("."),
+        "token": os.environ.get("TOKEN"),
+        "database": os.environ.get("HARNESS_DATABASE_URL"),
+    }
+    return ToolOutput(content, (NewArtifact("late.bin", "application/octet-stream", b"\0\1"),))
+
+
+@tool(effect="read", sandbox="B", name="caged_errors")
+def caged_errors(kind: str) -> Any:
+    """Fail in the way that is asked for."""
+    if kind == "denied":
+        raise Denied("not for you", code="NOT_YOU")
+    if kind == "plain":
+        raise KeyError("nothing")
+    if kind == "shadow":
+        Path("/etc/shadow").read_text()
+    if kind == "mount":
+        import ctypes
+
+        ctypes.CDLL(None).mount(b"none", b"/tmp", b"tmpfs", 0, None)
+    if kind == "exit":
+        raise SystemExit(3)
+    if kind == "vanish":
+        os.kill(os.getppid(), 9)
+        os.kill(os.getpid(), 9)
+    return "fine"
+
+
+@tool(effect="read", sandbox="A", name="caged_wait")
+def caged_wait(ctx: ToolContext) -> Any:
+    """Wait until the step's time."""
+    return WaitUntil(ctx.now) if ctx.resumed is None else f"resumed {ctx.resumed.isoformat()}"
+
+
+@tool(effect="read", sandbox="A", name="caged_fetch", hosts=["localhost:8443", "allowed.test:8443"])
+def caged_fetch(url: str) -> str:
+    """Fetch with what the environment says of proxies."""
+    context = ssl._create_unverified_context()
+    with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+        return str(answer.read(), "utf-8")
