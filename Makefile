@@ -48,7 +48,7 @@ dev: setup ## Start the whole stack on this machine and leave it up until Ctrl-C
 	$(BIN)/harness dev
 
 test: setup ## Run the tests (all but the nightly ones); ARGS="-k lease" picks some
-	$(PY) -m pytest tests -n $(PYTEST_WORKERS) -m "not nightly" $(ARGS)
+	$(PY) -m pytest tests -n $(PYTEST_WORKERS) --dist worksteal -m "not nightly" $(ARGS)
 
 check: setup ## Formatting, lint, strict types, import contracts
 	$(BIN)/ruff format --check .

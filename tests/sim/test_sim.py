@@ -32,6 +32,7 @@ def test_seeds_hold_every_invariant_and_reach_the_table():
     assert len(missing_pairs(pairs)) <= 6
 
 
+@pytest.mark.nightly  # `make sim` does the same, and so does every change before it lands
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_mechanism_is_seen(name):
     found = next((r for s in range(SEEN_WITHIN) if (r := run_seed(s, mutate=name)).violation), None)
