@@ -170,7 +170,7 @@ def add_row(conn: psycopg.Connection[Any], table: Table, tenant_id: UUID, row_id
     }
     compiled = insert(table).values(values).compile(dialect=_DIALECT)
     params = dict(compiled.params)
-    for name, process in compiled._bind_processors.items():
+    for name, process in compiled._bind_processors.items():  # type: ignore[attr-defined]
         params[name] = process(params[name])
     conn.execute(compiled.string.encode(), params)
 

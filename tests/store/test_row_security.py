@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,10 +11,12 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
+from harness_common import store
 from harness_common.embedded import create_database, drop_database
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
 from harness_common.store.db import Database, DatabaseUnavailable, run_sql
+from harness_common.store.db import sql as statement_of
 from harness_common.store.migrate import migrate
 from tests.store.play import make_tenant
 from tests.store.tenancy import TENANT_TABLES, add_row, problems, two_tenants
@@ -244,14 +247,14 @@ async def left_behind(db: Database) -> tuple[str, int]:
             "SELECT coalesce(current_setting('app.tenant', true), '') AS tenant, "
             "(SELECT count(*) FROM agents) AS agents, pg_backend_pid() AS pid"
         )
-        row = await (await conn.execute(query)).fetchone()
+        (row,) = await (await conn.execute(query)).fetchall()
         return row["tenant"], row["agents"]
 
 
 async def agents_in(db: Database, tenant_id) -> int:
     async with db.tenant_transaction(tenant_id) as conn:
-        cursor = await conn.execute("SELECT count(*) AS n FROM agents")
-        return (await cursor.fetchone())["n"]
+        (row,) = await (await conn.execute("SELECT count(*) AS n FROM agents")).fetchall()
+        return int(row["n"])
 
 
 async def fails(db, tenant_id):
@@ -347,9 +350,8 @@ def test_an_owner_that_is_no_superuser(store_postgres):
             conn.commit()
         with psycopg.connect(mine) as conn:  # a later migration can change rows
             assert conn.execute("UPDATE agents SET created_by = 'x'").rowcount == 2
-            assert not conn.execute(
-                Path("harness_common/store/sql/bound.sql").read_bytes()
-            ).fetchone()[1]
+            ((_, bound),) = conn.execute(statement_of("bound")).fetchall()
+            assert not bound
         with psycopg.connect(derive(mine, "api"), autocommit=True) as conn:
             with pytest.raises(errors.InsufficientPrivilege):
                 conn.execute("CREATE TEMPORARY TABLE mine (a int)")
@@ -362,3 +364,32 @@ def test_an_owner_that_is_no_superuser(store_postgres):
         drop_database(admin, name)
         # The passwords of the two roles are the server's: give them back to the other tests.
         migrate(store_postgres.url.rpartition("/")[0] + "/store_template", 1)
+
+
+# --- the hot path --------------------------------------------------------------------------------
+
+STATEMENTS = sorted(p.stem for p in (Path(store.__file__).parent / "sql").glob("*.sql"))
+STATEMENTS.remove("tenant_ensure")  # its parameters have no types of their own, and it runs once
+_EQUALITY = re.compile(r"\(([\w.]+|\([^()]*\)) = ([\w.]+|\([^()]*\))\)")
+
+
+def plan(conn, name):
+    """Return the plan, written so that the order of the sides of an equality does not matter."""
+    numbers: dict[str, str] = {}
+    numbered = re.sub(
+        r"%\((\w+)\)s",
+        lambda m: numbers.setdefault(m[1], f"${len(numbers) + 1}"),
+        statement_of(name).decode().replace("%%", "%"),
+    )
+    rows = conn.execute(f"EXPLAIN (GENERIC_PLAN, COSTS OFF) {numbered}".encode()).fetchall()
+    return [
+        _EQUALITY.sub(lambda m: f"({' = '.join(sorted(m.groups()))})", line) for (line,) in rows
+    ]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_the_system_role_keeps_the_plan_of_every_statement(owner, name):
+    owner.execute("SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off")
+    before = plan(owner, name)
+    owner.execute("SET LOCAL ROLE harness_system")
+    assert plan(owner, name) == before
