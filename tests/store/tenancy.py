@@ -169,8 +169,9 @@ def add_row(conn: psycopg.Connection[Any], table: Table, tenant_id: UUID, row_id
         if c.name in {"tenant_id", "id"} or (not c.nullable and c.server_default is None)
     }
     compiled = insert(table).values(values).compile(dialect=_DIALECT)
-    params = dict(compiled.params)
-    for name, process in compiled._bind_processors.items():  # type: ignore[attr-defined]
+    params: dict[str, Any] = dict(compiled.params)
+    processors: Any = compiled._bind_processors
+    for name, process in processors.items():
         params[name] = process(params[name])
     conn.execute(compiled.string.encode(), params)
 
@@ -195,7 +196,7 @@ def two_tenants(conn: psycopg.Connection[Any]) -> tuple[UUID, UUID]:
     """Make a row in every table for each of two tenants; return their ids."""
     a, b = uuid4(), uuid4()
     for tenant_id in (a, b):
-        (row_id,) = conn.execute("SELECT uuid7()").fetchone()
+        ((row_id,),) = conn.execute("SELECT uuid7()").fetchall()
         for table in TENANT_TABLES:
             add_row(conn, table, tenant_id, row_id)
     return a, b
