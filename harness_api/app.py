@@ -38,7 +38,7 @@ VERSION = "0.1.0"
 async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Services]:
     async with contextlib.AsyncExitStack() as stack:
         db = await stack.enter_async_context(
-            Database(config.require_database_url(), config.database, name="harness-api")
+            Database(config.database_login("api"), config.database, name="harness-api", bound=True)
         )
         redis = connect(config.require_redis_url(), config.redis, name="harness-api")
         stack.push_async_callback(redis.aclose)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from harness_common.core.lease import is_quarantine
+from harness_common.logins import ROLES, Login, derive, login_of
 
 
 class _Group(BaseModel):
@@ -184,6 +185,11 @@ class Settings(BaseSettings):
     )
 
     database_url: str | None = None
+    """The API's login; alone, it is the owner's and the two other logins are derived from it."""
+    system_database_url: str | None = None
+    """The login of workers and the scheduler, `harness_system`."""
+    owner_database_url: str | None = None
+    """The login of migrations."""
     redis_url: str | None = None
     broker_url: str | None = None
     """Where doorbells go; None uses `redis_url`."""
@@ -216,14 +222,40 @@ class Settings(BaseSettings):
             )
         return self
 
-    def require_database_url(self) -> str:
-        """Return the database URL or say how to set it."""
+    def database_login(self, login: Login) -> str:
+        """Return the URL that the API, the system or the owner logs in with, or say how to set it.
+
+        Its own variable comes first; `HARNESS_DATABASE_URL` serves whoever its user is for, and
+        everybody when it is the owner's.
+        """
+        own = {"owner": self.owner_database_url, "system": self.system_database_url}.get(login)
+        if own is not None:
+            return own
         if self.database_url is None:
             raise SystemExit(
                 "HARNESS_DATABASE_URL is not set. Set it to postgresql://user:password@host/db, "
                 "or use `harness dev`, which starts its own Postgres."
             )
-        return self.database_url
+        holder = login_of(self.database_url)
+        if holder == login:
+            return self.database_url
+        if holder != "owner":
+            raise SystemExit(
+                f"HARNESS_DATABASE_URL logs in as {ROLES[holder]}, which is not what this process "
+                f"needs. Set {_LOGIN_VARIABLES[login]}; see docs/security.md."
+            )
+        return derive(self.database_url, login)
+
+    def database_logins_to_set(self) -> list[str]:
+        """Return the URLs of the API and the system whose users and passwords `migrate` is to make:
+        those that are named, and the derived ones when there is one URL for everything.
+        """
+        if self.database_url is None:
+            return [self.system_database_url] if self.system_database_url else []
+        logins: list[Login] = ["api", "system"]
+        if login_of(self.database_url) != "owner" and self.system_database_url is None:
+            return [self.database_url]
+        return [self.database_login(login) for login in logins]
 
     def require_redis_url(self) -> str:
         """Return the Redis URL or say how to set it."""
@@ -235,6 +267,11 @@ class Settings(BaseSettings):
         return self.redis_url
 
 
+_LOGIN_VARIABLES: dict[Login, str] = {
+    "owner": "HARNESS_OWNER_DATABASE_URL",
+    "api": "HARNESS_DATABASE_URL",
+    "system": "HARNESS_SYSTEM_DATABASE_URL",
+}
 _NOT_SETTINGS = {
     "HARNESS_INCARNATION",
     "HARNESS_WORKER_NAME",

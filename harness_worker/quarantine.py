@@ -82,7 +82,7 @@ class SuspectWatch:
         config = self._config
         one = config.database.model_copy(update={"pool_min": 1, "pool_max": 1})
         there = True
-        async with Database(config.require_database_url(), one, name="harness supervisor") as db:
+        async with Database(config.database_login("system"), one, name="harness supervisor") as db:
             while True:
                 try:
                     self.seen = await self._look(db)

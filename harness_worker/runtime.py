@@ -229,13 +229,13 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     worker = (
         UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
     )
-    db = Database(settings.require_database_url(), settings.database, name=f"harness {name}")
+    db = Database(settings.database_login("system"), settings.database, name=f"harness {name}")
     await db.__aenter__()
     await db.ready(60.0)
     # The heartbeat has a connection of its own: busy steps must not make the process look dead.
     limit_s = heartbeat_timeout_s(settings.database.timeout_s, settings.worker.lease_s)
     one = settings.database.model_copy(update={"pool_min": 1, "pool_max": 1, "timeout_s": limit_s})
-    heart = Database(settings.require_database_url(), one, name=f"harness {name} heartbeat")
+    heart = Database(settings.database_login("system"), one, name=f"harness {name} heartbeat")
     await heart.__aenter__()
     redis = connect(
         settings.require_redis_url(),

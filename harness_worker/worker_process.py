@@ -109,7 +109,7 @@ def _report(config: Settings, worker: UUID, code: int) -> None:
     }
     try:
         with psycopg.connect(
-            config.require_database_url(), connect_timeout=5, autocommit=True
+            config.database_login("system"), connect_timeout=5, autocommit=True
         ) as conn:
             conn.execute(sql("worker_died"), params)
         with Redis.from_url(

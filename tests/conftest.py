@@ -36,6 +36,7 @@ from harness_common.embedded import (
     create_database,
     drop_database,
 )
+from harness_common.logins import derive
 from harness_common.settings import ApiSettings, Settings
 from harness_common.store.db import Database
 from harness_common.store.migrate import migrate
@@ -96,8 +97,8 @@ def fresh_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
-    """Open the database, without a row in it."""
-    async with Database(database_url) as opened:
+    """Open the database as the system does, without a row in it."""
+    async with Database(derive(database_url, "system")) as opened:
         await opened.ready()
         async with opened.connection() as conn:
             await conn.execute(_EMPTY)

@@ -10,13 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness_api.cli import logins
 from harness_api.cli.dev_file import read_dev_file
+from harness_api.cli.finding import Finding, State
 from harness_common.core.errors import HarnessError
 from harness_common.core.lease import is_quarantine
 from harness_common.settings import Settings
@@ -31,36 +31,21 @@ _OLDEST_POSTGRES = 140_000
 _OLDEST_PYTHON = (3, 11)
 
 
-class State(StrEnum):
-    """How a check ended."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found, and what to do about it."""
-
-    name: str
-    state: State
-    text: str
-    advice: str = ""
-
-
 def run_checks(config: Settings) -> Iterator[Finding]:
     """Give the findings one after the other, the quick ones first."""
     dev = read_dev_file(config.data_dir)
     urls: Mapping[str, str] = (dev or {}).get("embedded_urls", {})
-    database_url = config.database_url or urls.get("postgres")
+    with_urls = config
+    if config.database_url is None and "postgres" in urls:
+        with_urls = config.model_copy(update={"database_url": urls["postgres"]})
     redis_url = config.redis_url or urls.get("valkey")
     yield python()
     yield data_folder(config.data_dir)
     yield disk(config.data_dir)
     yield dev_state(dev, config)
     yield from sandbox()
-    yield from postgres(database_url)
+    yield from postgres(with_urls.database_url or with_urls.system_database_url)
+    yield from logins.check(with_urls)
     yield redis("redis", redis_url)
     yield broker(config.broker_url, redis_url)
     yield from api()

@@ -29,6 +29,7 @@ from harness_common.embedded import EmbeddedPostgres, EmbeddedValkey
 from harness_common.embedded.files import make_data_dir, write_private
 from harness_common.embedded.lock import FolderLock
 from harness_common.embedded.process import LOOPBACK, port_holder, port_is_free
+from harness_common.logins import Login, derive, login_of
 from harness_common.settings import Settings
 
 __all__ = ["DevOptions", "Plan", "default_plan", "read_dev_file", "run_dev"]
@@ -115,12 +116,14 @@ class Plan:
 def default_plan(options: DevOptions, data_dir: Path, env: Mapping[str, str]) -> Plan:
     """Return the processes of the platform; all of them get `env`."""
 
-    def module(name: str, *argv: str, label: str = "", **more: Any) -> ProcessSpec:
-        more = {"env": env, **more}
+    def module(
+        name: str, *argv: str, label: str = "", login: Login = "system", **more: Any
+    ) -> ProcessSpec:
+        more = {"env": _with_login(env, login), **more}
         return ProcessSpec(label or name, (sys.executable, "-m", name, *argv), **more)
 
     processes = [
-        module("harness_api", label="api"),
+        module("harness_api", label="api", login="api"),
         module("harness_worker.scheduler", label="scheduler"),
         module(
             *("harness_worker", "--processes", str(options.processes)),
@@ -136,18 +139,29 @@ def default_plan(options: DevOptions, data_dir: Path, env: Mapping[str, str]) ->
                 *("--read_only=True", "--max_tasks=10000"),
                 label="flower",
                 # Through the environment, since everybody can read a command line.
-                env={**env, "FLOWER_COOKIE_SECRET": _cookie_secret(data_dir)},
+                env={
+                    **_with_login(env, "system"),
+                    "FLOWER_COOKIE_SECRET": _cookie_secret(data_dir),
+                },
                 stop_grace_s=3,  # with the broker gone it would take minutes
                 required=False,
             )
         )
     return Plan(
         setup=[
-            module("harness_common.store.migrate", label="migrate"),
+            module("harness_common.store.migrate", label="migrate", login="owner"),
             module("harness_common.store.bootstrap", label="bootstrap"),
         ],
         processes=processes,
     )
+
+
+def _with_login(env: Mapping[str, str], login: Login) -> Mapping[str, str]:
+    """Give a process the database login that it needs, and not the owner's."""
+    url = env.get("HARNESS_DATABASE_URL")
+    if url is None or login_of(url) != "owner":
+        return env
+    return {**env, "HARNESS_DATABASE_URL": derive(url, login)}
 
 
 def run_dev(options: DevOptions, make_plan: Callable[..., Plan] = default_plan) -> int:

@@ -15,7 +15,7 @@ from harness_api.cli.process_log import use_colour
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-    from harness_api.cli.checks import Finding
+    from harness_api.cli.finding import Finding
 
 _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(as_json: Json = False) -> None:
     """Check this machine and what Harness needs; exit code 1 if something fails."""
-    from harness_api.cli.checks import State
+    from harness_api.cli.finding import State
 
     found: list[Finding] = []
     for finding in _findings():
@@ -47,7 +47,8 @@ def _findings() -> Iterator[Finding]:
     """Check the settings, and with them all else."""
     from pydantic import ValidationError
 
-    from harness_api.cli.checks import Finding, State, run_checks
+    from harness_api.cli.checks import run_checks
+    from harness_api.cli.finding import Finding, State
     from harness_common.settings import Settings
 
     try:

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from harness_api.cli.options import examples
+from harness_common.logins import Login
 
 Tools = Annotated[list[str] | None, typer.Option(help="A module with your tools. May be repeated.")]
 
@@ -70,7 +71,7 @@ def api(
         os.environ["HARNESS_API__HOST"] = host
     if port is not None:
         os.environ["HARNESS_API__PORT"] = str(port)
-    _need_services()
+    _need_services("api")
     _become("harness_api")
 
 
@@ -85,7 +86,7 @@ def worker(
     tools: Tools = None,
 ) -> None:
     """Work on steps."""
-    _need_services()
+    _need_services("system")
     given = {"--queues": queues, "--concurrency": concurrency, "--processes": processes}
     _become("harness_worker", *worker_arguments(given, tools or []))
 
@@ -98,7 +99,7 @@ def worker_arguments(given: Mapping[str, object], tools: Sequence[str]) -> list[
 
 def scheduler() -> None:
     """Run a scheduler; of several one leads, the others stand by."""
-    _need_services()
+    _need_services("system")
     _become("harness_worker.scheduler")
 
 
@@ -113,7 +114,7 @@ def migrate(
 
     from harness_common.settings import settings
 
-    settings().require_database_url()
+    settings().database_login("owner")
     if not bootstrap:
         _become("harness_common.store.migrate")
     for module in ("harness_common.store.migrate", "harness_common.store.bootstrap"):
@@ -122,10 +123,10 @@ def migrate(
             raise typer.Exit(1)
 
 
-def _need_services() -> None:
+def _need_services(login: Login) -> None:
     from harness_common.settings import settings
 
-    settings().require_database_url()
+    settings().database_login(login)
     settings().require_redis_url()
 
 

@@ -77,7 +77,7 @@ async def _is_valid(
 
 async def _run(config: Settings) -> None:
     async with Database(
-        config.require_database_url(), config.database, name="harness-bootstrap"
+        config.database_login("system"), config.database, name="harness-bootstrap"
     ) as db:
         await db.ready()
         path, made = await bootstrap(db, config)

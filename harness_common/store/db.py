@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import psycopg
+import structlog
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
@@ -30,6 +31,8 @@ from harness_common.store import json_codec
 
 set_json_dumps(json_codec.dumps)
 set_json_loads(json_codec.loads)
+
+log = structlog.get_logger()
 
 Connection = psycopg.AsyncConnection[DictRow]
 Row = dict[str, Any]
@@ -77,10 +80,19 @@ def _still_open(conn: Connection) -> bool:
 
 
 class Database:
-    """The pool of one process. Open with `async with`."""
+    """The pool of one process. Open with `async with`.
+
+    With `bound` a connection is used only if row-level security binds its login: one of the owner
+    or of a superuser is refused, and so is all work.
+    """
 
     def __init__(
-        self, url: str, config: DatabaseSettings | None = None, *, name: str = "harness"
+        self,
+        url: str,
+        config: DatabaseSettings | None = None,
+        *,
+        name: str = "harness",
+        bound: bool = False,
     ) -> None:
         self.config = config or DatabaseSettings()
         self.timeout_s = self.config.timeout_s
@@ -91,6 +103,7 @@ class Database:
             timeout=self.timeout_s,
             open=False,
             max_idle=60.0,
+            configure=self._require_bound if bound else None,
             reconnect_timeout=_RECONNECT_S,
             kwargs={
                 "autocommit": True,
@@ -121,6 +134,19 @@ class Database:
             await self._pool.wait(timeout_s)
         except PoolTimeout as error:
             raise DatabaseUnavailable(f"no connection to Postgres in {timeout_s} s") from error
+
+    async def _require_bound(self, conn: Connection) -> None:
+        """Refuse a new connection whose login may see every tenant; the pool tries again."""
+        (row,) = await run_sql(conn, "bound", {}, self.timeout_s)
+        if row["bound"]:
+            return
+        log.error(
+            "database.login_not_bound",
+            role=row["role"],
+            advice="this process needs the login harness_api; run `harness doctor` and see "
+            "docs/security.md",
+        )
+        raise DatabaseUnavailable(f"row-level security does not bind {row['role']}")
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -171,7 +197,8 @@ class Database:
     async def tenant_transaction(self, tenant_id: UUID) -> AsyncIterator[Connection]:
         """Open a transaction bound to one tenant: the API's only way to tenant data.
 
-        `app.tenant` lasts for this transaction, so that row-level security can stand behind it.
+        Row-level security stands behind it: the API's login sees the rows of `app.tenant` and no
+        others. The setting comes with BEGIN, in the same round trip, and ends with the transaction.
         """
         begin = (
             f"BEGIN; SELECT set_config('app.tenant', '{tenant_id}', true), "

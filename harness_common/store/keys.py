@@ -104,7 +104,8 @@ async def find_key(db: Database, public_id: str) -> Row | None:
 
 async def touch_key(db: Database, tenant_id: UUID, key_id: UUID) -> None:
     """Note that a key is in use, at most once a minute."""
-    await db.fetch("key_touch", {"tenant_id": tenant_id, "id": key_id})
+    async with db.tenant_transaction(tenant_id) as conn:
+        await run_sql(conn, "key_touch", {"tenant_id": tenant_id, "id": key_id}, db.timeout_s)
 
 
 async def insert_key(

@@ -58,7 +58,7 @@ class PruneLoop:
 
     def _partitions(self) -> int:
         """Make partitions, each in a transaction of its own that gives way to whoever reads."""
-        url = sqlalchemy_url(self._shared.settings.require_database_url())
+        url = sqlalchemy_url(self._shared.settings.database_login("system"))
         limits = {
             "connect_timeout": 5,
             "options": "-c lock_timeout=1s -c statement_timeout=5s",

@@ -95,7 +95,7 @@ class Scheduler:
     async def run(self) -> None:
         """Run until `stop`."""
         settings = self._settings
-        db = Database(settings.require_database_url(), settings.database, name=self.name)
+        db = Database(settings.database_login("system"), settings.database, name=self.name)
         redis = connect(settings.require_redis_url(), settings.redis, name="harness-scheduler")
         bell = Bell(app)
         async with db:

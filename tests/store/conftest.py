@@ -23,6 +23,7 @@ from harness_common.embedded import (
     create_database,
     drop_database,
 )
+from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
 from harness_common.store.db import Database
 from harness_common.store.migrate import migrate
@@ -69,9 +70,9 @@ def database_url(store_postgres: EmbeddedPostgres) -> str:
 
 @pytest.fixture
 async def db(database_url: str) -> AsyncIterator[Database]:
-    """Open the database, without a row in it."""
+    """Open the database as workers and the scheduler do, without a row in it."""
     config = DatabaseSettings(snapshot_every=7, pool_max=16)
-    async with Database(database_url, config) as opened:
+    async with Database(derive(database_url, "system"), config) as opened:
         await opened.ready()
         yield opened
         async with opened.connection() as conn:

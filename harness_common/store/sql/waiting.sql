@@ -1,7 +1,7 @@
 -- Why a queued run waits and how many stand before it (counted up to 1,000): the same facts by which the scheduler decides.
 SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurrency_max, r.prev_run_id,
        s.running, s.max_running, s.starts_per_s, coalesce(s.starts_tat > clock_timestamp() + interval '20 ms', false) AS starts_paid_ahead,
-       coalesce(p.max_running, %(all_running)s) AS all_running, (SELECT coalesce(sum(running), 0) FROM tenant_slots) AS all_run,
+       coalesce(p.max_running, %(all_running)s) AS all_running, platform_running() AS all_run,
        p.starts_per_s AS all_starts_per_s, coalesce(p.starts_tat > clock_timestamp() + interval '20 ms', false) AS all_starts_paid_ahead,
        coalesce(work.places, 0) AS places, coalesce(work.held, 0) AS places_taken, work.places IS NOT NULL AS served,
        CASE WHEN r.held_for = 'key' THEN (
