@@ -22,7 +22,7 @@ from harness_common.store.migrations.row_security import (
 )
 
 revision = "0010"
-down_revision = "0003"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 
