@@ -140,6 +140,19 @@ class ToolSettings(_Group):
     """A larger result is kept as an artifact and summarised for the model."""
 
 
+class SecretSettings(_Group):
+    """Where the keys are that encrypt what is stored."""
+
+    kek: SecretStr | None = None
+    """Key-encryption keys, `id:base64` of 32 bytes each, separated by commas; the first is current.
+    None: `kek_file`, else the file `kek` of the data folder if there is one.
+    """
+    kek_file: Path | None = None
+    """A file with the same, one a line."""
+    cache_s: Annotated[float, Field(ge=0, le=3600)] = 15.0
+    """How long a worker may use a secret's value before it reads it again."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -169,6 +182,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     model: ModelSettings = ModelSettings()
     tool: ToolSettings = ToolSettings()
+    secrets: SecretSettings = SecretSettings()
     log: LogSettings = LogSettings()
 
     def require_database_url(self) -> str:
