@@ -39,6 +39,7 @@ _READS: Final = frozenset(
         "schedules",
         "artifacts",
         "effects",
+        "secrets",
         "tenant",
         "workers",
     )

@@ -14,10 +14,10 @@ from __future__ import annotations
 import base64
 import html
 import json
-import logging
+import sys
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TextIO
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
@@ -139,9 +139,31 @@ def clean_line(_logger: object, _method: str, rendered: Any) -> Any:  # noqa: AN
     return redactor.clean_all(rendered) if isinstance(rendered, str) else rendered
 
 
-class CleanFormatter(logging.Formatter):
-    """Clean what the standard library's loggers write, tracebacks included."""
+class CleanStream:
+    """Standard output or standard error of a process, clean of secrets: also what a tool prints,
+    and what the standard library's loggers write.
+    """
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Format a record."""
-        return redactor.clean_all(super().format(record))
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        self._stream.write(redactor.clean_all(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
+        return getattr(self._stream, name)
+
+
+def clean_streams() -> None:
+    """Put a `CleanStream` in the place of this process's standard output and standard error."""
+    for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, CleanStream):
+            setattr(sys, name, CleanStream(stream))

@@ -36,7 +36,9 @@ from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
+from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.rows import StoredRun, row_time
+from harness_common.store.secret_values import TenantSecrets
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.throttles import Throttles
@@ -147,6 +149,7 @@ class Runtime:
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
+    secrets: TenantSecrets
     threads: ToolThreads = field(default_factory=ToolThreads)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -222,7 +225,13 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     worker = (
         UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
     )
-    db = Database(settings.require_database_url(), settings.database, name=f"harness {name}")
+    keyring = Keyring(load_keks(settings))
+    db = Database(
+        settings.require_database_url(),
+        settings.database,
+        name=f"harness {name}",
+        keyring=keyring,
+    )
     await db.__aenter__()
     await db.ready(60.0)
     # The heartbeat has a connection of its own: busy steps must not make the process look dead.
@@ -260,6 +269,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         ),
         commits=group_commit(db),
         throttles=Throttles(db, channel, clock.now),
+        secrets=TenantSecrets(db, cache_s=settings.secrets.cache_s),
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))

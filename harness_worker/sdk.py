@@ -99,6 +99,7 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
     cache_s: float | None = None,
     fallback: str | None = None,
     output_schema: Json | None = None,
+    secrets: Iterable[str] = (),
     meta: Mapping[str, Any] | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Turn a function, async or sync, into a `Tool` value.
@@ -140,6 +141,7 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
             cache_s=cache_s,
             fallback=fallback,
             output_schema=output_schema,
+            secrets=tuple(secrets),
         )
         return Tool(spec, _adapt(fn, tool_name, model, takes_ctx=takes_ctx), meta or {})
 

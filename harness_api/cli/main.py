@@ -23,6 +23,7 @@ from harness_api.cli import (
     run_control,
     runs,
     schedules,
+    secrets,
     sessions,
     tenant,
     throttles,
@@ -53,6 +54,7 @@ app = typer.Typer(
 for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
 run_control.register(runs.app)
+tenant.app.add_typer(secrets.encryption, name="encryption")
 for name, commands in {
     "runs": runs.app,
     "effects": effects.app,
@@ -61,6 +63,7 @@ for name, commands in {
     "schedules": schedules.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
+    "secrets": secrets.app,
     "tenant": tenant.app,
     "platform": tenant.platform,
 }.items():

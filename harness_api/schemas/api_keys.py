@@ -23,6 +23,8 @@ Permission = Literal[
     "approvals:write",
     "effects:read",
     "effects:write",
+    "secrets:read",
+    "secrets:write",
     "tenant:read",
     "tenant:write",
     "workers:read",

@@ -20,7 +20,7 @@ from harness_common.core.run import RunState, Transition, holds_slot, wake_at
 from harness_common.store import json_codec
 from harness_common.store.apply import RING_AFTER_S, encode_snapshot, state_columns
 from harness_common.store.db import Connection, Database, Row, run_sql
-from harness_common.store.keyring import keyring_of, seal_commits
+from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
 from harness_common.store.sealed import seal_bytes
 
@@ -100,7 +100,7 @@ async def insert(
         ],
     }
     (stored,) = await seal_commits(conn, [body], db.timeout_s)
-    key = await keyring_of(conn).writing_key(conn, tenant_id, db.timeout_s)
+    key = await writing_key(conn, tenant_id, db.timeout_s)
     snapshot = encode_snapshot(made.state) if source is not None else None
     params = {
         "t": json_codec.dumps_text(stored),

@@ -89,9 +89,7 @@ class Keyring:
             else:
                 wanted.append(tenant_id)
         if wanted:
-            rows = await run_sql(
-                conn, "keys_writing", {"tenant_ids": list(set(wanted))}, timeout_s
-            )
+            rows = await run_sql(conn, "keys_writing", {"tenant_ids": list(set(wanted))}, timeout_s)
             on = {row["tenant_id"]: row for row in rows}
             for tenant_id in wanted:
                 key = self._writing_key(on[tenant_id]) if tenant_id in on else None
@@ -141,7 +139,15 @@ class Keyring:
         rows = await run_sql(conn, "keys_read", params, timeout_s)
         if not rows:
             rows = await self._make(conn, tenant_id, 1, timeout_s)
-        return self._unwrap(rows[-1])
+        return self._fresh(rows[-1])
+
+    async def replace(self, conn: Connection, tenant_id: UUID, timeout_s: float) -> TenantKey:
+        """Make a further data key of a tenant, for what is written from now on."""
+        params = {"tenant_id": tenant_id, "versions": None}
+        rows = await run_sql(conn, "keys_read", params, timeout_s)
+        version = rows[-1]["version"] + 1 if rows else 1
+        (row,) = await self._make(conn, tenant_id, version, timeout_s)
+        return self._fresh(row)
 
     async def _make(
         self, conn: Connection, tenant_id: UUID, version: int, timeout_s: float
@@ -159,11 +165,14 @@ class Keyring:
         of_tenant = self._keys.setdefault(tenant_id, {})
         if version in of_tenant:
             return of_tenant[version]
-        key = TenantKey(tenant_id, version, Cipher(self.unwrap(row)))
-        of_tenant[version] = key
+        key = of_tenant[version] = self._fresh(row)
         while len(self._keys) > _KEPT:
             self._keys.popitem(last=False)
         return key
+
+    def _fresh(self, row: Row) -> TenantKey:
+        """Unwrap a key without keeping it: its row may not be committed."""
+        return TenantKey(row["tenant_id"], row["version"], Cipher(self.unwrap(row)))
 
     def unwrap(self, row: Row) -> bytes:
         """Return the data key of a row of `tenant_keys`."""
@@ -231,6 +240,13 @@ NO_KEYS: Final = Keyring()
 def keyring_of(conn: Connection) -> Keyring:
     """Return the keyring that a connection carries."""
     return conn.keyring if isinstance(conn.keyring, Keyring) else NO_KEYS
+
+
+async def writing_key(conn: Connection, tenant_id: UUID, timeout_s: float) -> TenantKey | None:
+    """Return the key that a tenant's bodies are written with; None where they stay plain. Raises
+    `KeyMissing`.
+    """
+    return await keyring_of(conn).writing_key(conn, tenant_id, timeout_s)
 
 
 async def seal_commits(

@@ -24,16 +24,17 @@ from harness_common.store import json_codec
 PREFIX: Final = "hsealed1."
 _QUOTED: Final = f'"{PREFIX}'
 _MAGIC: Final = b"hsealed1"
-_TEXTS: Final = frozenset({"input", "output", "result"})
-_JSONS: Final = frozenset({"body", "payload", "arguments", "delta", "waiting", "sealed"})
+_TEXTS: Final = frozenset({"input", "output", "result", "result_before", "sealed"})
+_JSONS: Final = frozenset({"body", "payload", "arguments", "delta", "waiting"})
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "error": ("message",),
     "memo": ("steer",),
     "evidence": ("late_result",),
 }
 """JSON columns of which SQL reads or extends the rest: only these parts are sealed."""
-_CALLS: Final = frozenset({"call", "calls"})
-COLUMNS: Final = _TEXTS | _JSONS | _PARTS.keys() | _CALLS | {"new_messages", "snapshot"}
+_ROWS: Final = frozenset({"call", "calls", "resolution", "before"})
+"""JSON columns that hold columns: rows of the ledger, and what a resolution kept of one."""
+COLUMNS: Final = _TEXTS | _JSONS | _PARTS.keys() | _ROWS | {"new_messages", "snapshot"}
 PLAIN_EVENTS: Final = frozenset({"tool.started"})
 """SQL looks into these; they hold names and numbers only."""
 
@@ -167,7 +168,7 @@ def has_sealed(rows: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def _looks(name: str, value: Any) -> bool:  # noqa: ANN401 - a column
-    if value is None:
+    if value is None or isinstance(value, int):
         return False
     if isinstance(value, str):
         return value.startswith((PREFIX, _QUOTED))
@@ -177,9 +178,13 @@ def _looks(name: str, value: Any) -> bool:  # noqa: ANN401 - a column
         return isinstance(value, dict) and any(
             _looks("", value[part]) for part in _PARTS[name] if part in value
         )
-    if name in _CALLS:
-        return has_sealed(value if isinstance(value, list) else [value])
+    if name in _ROWS:
+        return has_sealed(_rows_in(value))
     return isinstance(value, bytes) and value.startswith(_MAGIC)
+
+
+def _rows_in(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - a column
+    return [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, dict)]
 
 
 def versions(row: Mapping[str, Any]) -> set[int]:
@@ -200,9 +205,9 @@ def _tokens(row: Mapping[str, Any]) -> Iterator[str]:
             yield from (v[1:] for v in value if v.startswith(_QUOTED))
         elif name in _PARTS:
             yield from (v for part in _PARTS[name] if _looks("", v := value.get(part)))
-        elif name in _CALLS:
-            for call in value if isinstance(value, list) else [value]:
-                yield from _tokens(call)
+        elif name in _ROWS:
+            for row_in in _rows_in(value):
+                yield from _tokens(row_in)
         elif isinstance(value, str):
             yield value[1:] if value.startswith('"') else value
 
@@ -214,16 +219,16 @@ def open_row(keys: Keys, row: dict[str, Any]) -> None:
             row[name] = _open(keys, name, row[name])
 
 
-def _open(keys: Keys, name: str, value: Any) -> Any:  # noqa: ANN401, PLR0911 - one per kind of column
+def _open(keys: Keys, name: str, value: Any) -> Any:  # noqa: ANN401 - one per kind of column
     if name == "snapshot":
         return open_bytes(keys, value, "snapshot")
     if name == "new_messages":
         return [_open_json_text(keys, v) for v in value]
     if name in _PARTS:
         return {k: _open_json(keys, v) if k in _PARTS[name] else v for k, v in value.items()}
-    if name in _CALLS:
-        for call in value if isinstance(value, list) else [value]:
-            open_row(keys, call)
+    if name in _ROWS:
+        for row_in in _rows_in(value):
+            open_row(keys, row_in)
         return value
     if value.startswith('"'):
         return _open_json_text(keys, value) if name in _JSONS else value

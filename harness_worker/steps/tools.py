@@ -34,6 +34,7 @@ async def run(ctx: StepContext) -> StepResult:
             held=ctx.held,
             live=runtime.live,
             bell=runtime.bell,
+            secrets=runtime.secrets,
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )

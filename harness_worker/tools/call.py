@@ -19,6 +19,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
+from harness_common.store.secret_values import TenantSecrets
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -112,6 +113,7 @@ class ToolScope:
     held: HeldRun
     live: LiveStream
     bell: Bell
+    secrets: TenantSecrets
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Final
 
-from harness_common.contracts.tool import Tool
+from harness_common.contracts.tool import (
+    AskUser,
+    StartChild,
+    Tool,
+    ToolOutput,
+    ToolReturn,
+    WaitUntil,
+)
+from harness_common.core.errors import Denied
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
+from harness_common.redaction import redactor
 from harness_common.store import json_codec
 from harness_common.store.artifacts import read_artifact, save_artifact
+from harness_common.store.db import run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import seal_json
 from harness_worker.tools.call import PendingCall, ToolScope
 
 _PROGRESS_EVERY_S: Final = 1.0
@@ -33,38 +46,72 @@ class CallContext:
         self._scope, self._call, self._tool = scope, call, tool
         self._last_progress = 0.0
 
+    async def secret(self, name: str) -> str:
+        """Return a secret that the tool declares; raises `Denied` and `NotFound`."""
+        spec = self._tool.spec
+        if name not in spec.secrets:
+            raise Denied(
+                f"tool {spec.name} does not declare the secret {name!r}; its author has to add it "
+                "to `secrets` of the tool",
+                code="SECRET_NOT_DECLARED",
+                secret=name,
+            )
+        return await self._scope.secrets.value(self._scope.run.tenant_id, name)
+
+    def clean(self, text: str) -> str:
+        """Blot out the tenant's secrets."""
+        return redactor.clean(self._scope.run.tenant_id, text)
+
+    def cleaned(self, value: ToolReturn) -> ToolReturn:
+        """Blot out the tenant's secrets in whatever a tool returns."""
+        tenant_id = self._scope.run.tenant_id
+        if isinstance(value, AskUser):
+            choices = tuple(map(self.clean, value.choices))
+            return replace(value, question=self.clean(value.question), choices=choices)
+        if isinstance(value, StartChild):
+            return replace(value, input=self.clean(value.input))
+        if isinstance(value, ToolOutput):
+            return replace(value, content=redactor.clean_json(tenant_id, value.content))
+        return value if isinstance(value, WaitUntil) else redactor.clean_json(tenant_id, value)
+
     async def progress(self, message: str, fraction: float | None = None) -> None:
         """Record how far the tool is: live at once, durable at most once a second."""
         scope = self._scope
         payload = {
             "call": f"{scope.step}.{self._call.index}",
             "tool": self._tool.spec.name,
-            "message": message[:500],
+            "message": self.clean(message)[:500],
             "fraction": fraction,
         }
         scope.live.emit(scope.run.id, {"type": "tool.progress", "step": scope.step, **payload})
         if time.monotonic() - self._last_progress < _PROGRESS_EVERY_S:
             return
         self._last_progress = time.monotonic()
-        await scope.db.fetch(
-            "event_append",
-            {
+        await self._append("tool.progress", payload)
+
+    async def _append(self, type_: str, payload: dict[str, Json]) -> None:
+        """Add an event to the run, while this claim owns it."""
+        scope = self._scope
+        async with scope.db.connection() as conn:
+            key = await writing_key(conn, scope.run.tenant_id, scope.db.timeout_s)
+            event = {
                 "tenant_id": scope.run.tenant_id,
                 "run_id": scope.run.id,
                 "fence": scope.run.fence,
                 "claim_id": scope.run.claim_id,
-                "type": "tool.progress",
+                "type": type_,
                 "step": scope.step,
-                "payload": json_codec.dumps_text(payload),
-            },
-        )
+                "payload": json_codec.dumps_text(seal_json(key, payload)),
+            }
+            await run_sql(conn, "event_append", event, scope.db.timeout_s)
 
     async def artifact(self, name: str, media_type: str, data: bytes) -> str:
         """Keep bytes and return their artifact id."""
         scope = self._scope
         made = await save_artifact(
             scope.db, scope.blobs, scope.run.tenant_id, scope.run.id,
-            name=name, media_type=media_type, data=data,
+            name=self.clean(name), media_type=media_type,
+            data=redactor.clean_bytes(scope.run.tenant_id, data),
         )  # fmt: skip
         self.artifacts.append(made)
         return made

@@ -19,7 +19,9 @@ from harness_common.contracts.tool import Tool
 from harness_common.core.message import Json
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import TenantKey, seal_parts, seal_text
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 
 _RECORD_PATIENCE_S: Final = 60.0
@@ -59,11 +61,13 @@ class Ledger:
 
     async def record(self, call: PendingCall, attempt_id: UUID, ended: Ended) -> bool:
         """Commit the result, first writer wins; False if the attempt was declared unknown."""
-        params = self._result_params(call, attempt_id, ended)
         give_up = time.monotonic() + _RECORD_PATIENCE_S
         while True:
             try:
-                rows = await self._db.fetch("call_result", params)
+                async with self._db.connection() as conn:
+                    key = await writing_key(conn, self._scope.run.tenant_id, self._db.timeout_s)
+                    params = self._result_params(call, attempt_id, ended, key)
+                    rows = await run_sql(conn, "call_result", params, self._db.timeout_s)
             except DatabaseUnavailable:
                 if time.monotonic() > give_up:
                     raise
@@ -71,20 +75,21 @@ class Ledger:
                 continue
             return bool(rows[0]["won"])
 
-    def _result_params(self, call: PendingCall, attempt_id: UUID, ended: Ended) -> dict[str, Any]:
+    def _result_params(
+        self, call: PendingCall, attempt_id: UUID, ended: Ended, key: TenantKey | None
+    ) -> dict[str, Any]:
+        evidence = {"late_result": ended.content[:2000], "status": str(ended.status)}
         return self._scope.key(call.index) | {
             "attempt_id": attempt_id,
             "status": str(ended.status),
-            "result": ended.content,
+            "result": seal_text(key, ended.content),
             "error_type": ended.error_type,
             "trust": "trusted",
             "artifacts": list(ended.artifacts),
             "duration_ms": ended.duration_ms,
             "cost_usd": ended.cost_usd,
             "resume_at": ended.resume_at,
-            "evidence": json_codec.dumps_text(
-                {"late_result": ended.content[:2000], "status": str(ended.status)}
-            ),
+            "evidence": json_codec.dumps_text(seal_parts(key, "evidence", evidence)),
         }
 
     async def give_up(

@@ -185,7 +185,7 @@ class ToolRunner:
         ctx = CallContext(self._scope, call, tool)
         try:
             async with asyncio.timeout(limit_s):
-                value = await self._call(tool, ctx, call.arguments)
+                value = ctx.cleaned(await self._call(tool, ctx, call.arguments))
             ended = await self._normalise(ctx, call, tool, value)
         except TimeoutError:
             ended = _failed(spec.name, "TIMEOUT", f"no result within {limit_s:g} s")
@@ -198,13 +198,14 @@ class ToolRunner:
         except HarnessError as error:
             ended = _refused(spec.name, error)
         except Exception as error:
-            ended = _failed(spec.name, type(error).__name__, str(error)[:2000])
+            ended = _failed(spec.name, type(error).__name__, ctx.clean(str(error))[:2000])
             if spec.effect is EffectClass.WRITE:
                 # Nobody named it, so nobody knows whether the effect happened before it was raised.
                 ended = replace(ended, status=CallStatus.UNKNOWN)
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
         return replace(
             ended,
+            content=ctx.clean(ended.content),
             artifacts=tuple(ctx.artifacts),
             duration_ms=(time.monotonic() - begun) * 1000,
         )
