@@ -16,6 +16,8 @@ from typing import Final
 from harness_common.crypto.aead import KEY_BYTES, Cipher, KeyMissing, new_key
 
 _ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,31}")
+KEK_FILE: Final = "kek"
+"""The file of the data folder that holds them where no setting does."""
 HOW_TO: Final = (
     "Set HARNESS_SECRETS__KEK to `id:key`, where key is 32 random bytes in base64 "
     "(`echo k1:$(openssl rand -base64 32)`), or HARNESS_SECRETS__KEK_FILE to a file with that "

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,7 +20,7 @@ import structlog
 from harness_common.core.errors import HarnessError
 from harness_common.core.ids import encode
 from harness_common.crypto.aead import CannotDecrypt, Cipher, KeyMissing, new_key
-from harness_common.crypto.keks import KeyEncryptionKeys, parse_keks
+from harness_common.crypto.keks import KEK_FILE, KeyEncryptionKeys, parse_keks
 from harness_common.settings import Settings
 from harness_common.store import sealed
 from harness_common.store.db import Connection, Row, run_sql
@@ -32,7 +31,6 @@ log = structlog.get_logger()
 FRESH_S: Final = 5.0
 """How long a process may take to notice that a tenant turned encryption on or off."""
 _KEPT: Final = 5_000
-KEK_FILE: Final = "kek"
 
 
 def load_keks(config: Settings) -> KeyEncryptionKeys:
@@ -53,11 +51,6 @@ def load_keks(config: Settings) -> KeyEncryptionKeys:
         return parse_keks(file.read_text())
     except (OSError, ValueError) as error:
         raise SystemExit(f"{where}: {error}") from None
-
-
-def kek_file_of(data_dir: Path) -> Path:
-    """Return where `harness dev` keeps its key-encryption key."""
-    return data_dir / KEK_FILE
 
 
 class Keyring:
