@@ -29,6 +29,8 @@ from harness_common.coord.channel import Channel
 from harness_common.coord.redis import connect
 from harness_common.settings import Settings
 from harness_common.store.db import Database
+from harness_common.store.keyring import Keyring as DataKeyring
+from harness_common.store.keyring import load_keks
 from harness_common.store.keys import load_pepper
 
 VERSION = "0.1.0"
@@ -36,9 +38,16 @@ VERSION = "0.1.0"
 
 @asynccontextmanager
 async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Services]:
+    data_keys = DataKeyring(load_keks(config))
     async with contextlib.AsyncExitStack() as stack:
         db = await stack.enter_async_context(
-            Database(config.database_login("api"), config.database, name="harness-api", bound=True)
+            Database(
+                config.database_login("api"),
+                config.database,
+                name="harness-api",
+                bound=True,
+                keyring=data_keys,
+            )
         )
         redis = connect(config.require_redis_url(), config.redis, name="harness-api")
         stack.push_async_callback(redis.aclose)
@@ -57,6 +66,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
             hub=hub,
             keyring=Keyring(db, load_pepper(config)),
             metrics=metrics,
+            data_keys=data_keys,
         )
 
 

@@ -41,6 +41,7 @@ _READS: Final = frozenset(
         "approvals",
         "effects",
         "policies",
+        "secrets",
         "tenant",
         "workers",
     )

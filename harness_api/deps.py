@@ -19,6 +19,7 @@ from harness_common.contracts.blob import Blobs
 from harness_common.coord.channel import Channel
 from harness_common.settings import Settings
 from harness_common.store.db import Database
+from harness_common.store.keyring import Keyring as DataKeyring
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Services:
     hub: Hub
     keyring: Keyring
     metrics: Metrics
+    data_keys: DataKeyring
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is told to stop, so that open streams end."""
 

@@ -32,6 +32,7 @@ from harness_common.core.errors import (
     Unauthenticated,
     UnknownOutcome,
 )
+from harness_common.crypto.aead import KeyMissing
 
 log = structlog.get_logger()
 
@@ -118,7 +119,7 @@ async def on_harness_error(request: Request, error: Exception) -> Response:
 
 def _public(error: HarnessError, status: int) -> str:
     """Say what went wrong; what Postgres or a host said stays in the log."""
-    if status == 503:
+    if status == 503 and not isinstance(error, KeyMissing):
         return "The service cannot do this right now. Nothing is lost; try again after Retry-After."
     return error.message
 

@@ -170,6 +170,19 @@ class SandboxSettings(_Group):
     """As root: the first of 2,048 unused user ids for cages; None chooses."""
 
 
+class SecretSettings(_Group):
+    """Where the keys are that encrypt what is stored."""
+
+    kek: SecretStr | None = None
+    """Key-encryption keys, `id:base64` of 32 bytes each, separated by commas; the first is current.
+    None: `kek_file`, else the file `kek` of the data folder if there is one.
+    """
+    kek_file: Path | None = None
+    """A file with the same, one a line."""
+    cache_s: Annotated[float, Field(ge=0, le=3600)] = 15.0
+    """How long a worker may use a secret's value before it reads it again."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -205,6 +218,7 @@ class Settings(BaseSettings):
     model: ModelSettings = ModelSettings()
     tool: ToolSettings = ToolSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    secrets: SecretSettings = SecretSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

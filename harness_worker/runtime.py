@@ -36,8 +36,10 @@ from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
+from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
+from harness_common.store.secret_values import TenantSecrets
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.sandbox.service import WorkerSandbox
@@ -152,6 +154,7 @@ class Runtime:
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
     breakers: Breakers
+    secrets: TenantSecrets
     sandbox: WorkerSandbox | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     policies: PolicyCache = field(default_factory=PolicyCache)
@@ -229,7 +232,13 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     worker = (
         UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
     )
-    db = Database(settings.database_login("system"), settings.database, name=f"harness {name}")
+    keyring = Keyring(load_keks(settings))
+    db = Database(
+        settings.database_login("system"),
+        settings.database,
+        name=f"harness {name}",
+        keyring=keyring,
+    )
     await db.__aenter__()
     await db.ready(60.0)
     # The heartbeat has a connection of its own: busy steps must not make the process look dead.
@@ -275,6 +284,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
             modules=caged_modules(registry),
             dial=checked_dial(settings.tool.http_allow),
         ),
+        secrets=TenantSecrets(db, cache_s=settings.secrets.cache_s),
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))

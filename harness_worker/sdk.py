@@ -102,6 +102,7 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
     output_schema: Json | None = None,
     limits: Limits | None = None,
     hosts: Iterable[str] = (),
+    secrets: Iterable[str] = (),
     meta: Mapping[str, Any] | None = None,
 ) -> Callable[[ToolFunction], Tool]:
     """Turn a function, async or sync, into a `Tool` value.
@@ -145,6 +146,7 @@ def tool(  # noqa: PLR0913 - one keyword for each field of ToolSpec
             output_schema=output_schema,
             limits=limits or Limits(),
             hosts=tuple(hosts),
+            secrets=tuple(secrets),
         )
         return Tool(spec, _adapt(fn, tool_name, model, takes_ctx=takes_ctx), meta or {})
 

@@ -25,6 +25,7 @@ from harness_api.cli.dev_file import DEFAULT_DATA_DIR, read_dev_file
 from harness_api.cli.process_log import ProcessLog
 from harness_api.cli.supervise import Outcome, ProcessSpec, Supervisor, run_to_end
 from harness_common.core.errors import Conflict, HarnessError, Permanent
+from harness_common.crypto.keks import KEK_FILE, make_kek
 from harness_common.embedded import EmbeddedPostgres, EmbeddedValkey
 from harness_common.embedded.files import make_data_dir, write_private
 from harness_common.embedded.lock import FolderLock
@@ -56,6 +57,8 @@ class DevOptions:
     start_timeout_s: float = 60.0
     tools: Sequence[str] = ()
     """Modules with user tools; empty leaves it to the environment."""
+    has_kek: bool = False
+    """The settings name the key-encryption keys; otherwise the data folder gets one."""
     demo_model: str | None = None
     """The model of the agent `demo`, made at first start; None makes none."""
 
@@ -79,6 +82,7 @@ class DevOptions:
             processes=processes or config.worker.processes,
             worker_grace_s=config.worker.grace_s,
             tools=tuple(tools),
+            has_kek=config.secrets.kek is not None or config.secrets.kek_file is not None,
             demo_model=config.model.default_model,
         )
 
@@ -250,6 +254,7 @@ class _Dev:
     def _start_servers(self) -> dict[str, str]:
         """Start what is missing and return the environment of all processes."""
         env = self._options.env(self._data_dir)
+        self._make_kek()
         urls = {
             "HARNESS_DATABASE_URL": (self._options.database_url, EmbeddedPostgres),
             "HARNESS_REDIS_URL": (self._options.redis_url, EmbeddedValkey),
@@ -263,6 +268,18 @@ class _Dev:
                 url = server.url  # noqa: PLW2901
             env[name] = url
         return env
+
+    def _make_kek(self) -> None:
+        """Make the key-encryption key of this data folder, unless the settings name another."""
+        path = self._data_dir / KEK_FILE
+        if path.exists() or self._options.has_kek:
+            return
+        # A name of its own: after the loss of the file, errors name the key that is missing.
+        write_private(path, make_kek(f"dev-{secrets.token_hex(3)}") + "\n")
+        self._say(
+            f"made the key that secrets are encrypted with: {_shown(path)}. Keep a copy: without "
+            "it they cannot be read"
+        )
 
     def _set_up(self, plan: Plan) -> None:
         for spec in plan.setup:

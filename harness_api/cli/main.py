@@ -25,6 +25,7 @@ from harness_api.cli import (
     run_control,
     runs,
     schedules,
+    secrets,
     sessions,
     tenant,
     throttles,
@@ -56,6 +57,7 @@ app = typer.Typer(
 for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
 run_control.register(runs.app)
+tenant.app.add_typer(secrets.encryption, name="encryption")
 for name, commands in {
     "runs": runs.app,
     "approvals": approvals.app,
@@ -67,6 +69,7 @@ for name, commands in {
     "artifacts": artifacts.app,
     "tools": tool_breakers.app,
     "keys": keys.app,
+    "secrets": secrets.app,
     "tenant": tenant.app,
     "platform": tenant.platform,
 }.items():

@@ -25,6 +25,7 @@ from harness_api.client.resources import (
 )
 from harness_api.client.runs import Runs
 from harness_api.client.schedules import Schedules
+from harness_api.client.secrets import Secrets
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
 from harness_api.client.tools import Tools
@@ -46,6 +47,7 @@ class _Nouns(Generic[M]):
         self.schedules: Schedules[M] = Schedules(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
+        self.secrets: Secrets[M] = Secrets(http)
         self.tenant: Tenants[M] = Tenants(http)
         self.platform: Platforms[M] = Platforms(http)
         self.workers: Workers[M] = Workers(http)

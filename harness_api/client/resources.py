@@ -14,6 +14,7 @@ from harness_api.client.types import (
     ApiKey,
     Artifact,
     AuditEntry,
+    Encryption,
     NewApiKey,
     Platform,
     Readiness,
@@ -177,6 +178,19 @@ class Tenants(Resource[M]):
         """
         call = Call("PATCH", "/v1/tenant/limits", body=limits, repeatable=True)
         return await self._http.fetch(call, Tenant)
+
+    @operation
+    async def encryption(self) -> Encryption:
+        """Read whether what is stored from now on is encrypted."""
+        return await self._http.fetch(Call("GET", "/v1/tenant/encryption"), Encryption)
+
+    @operation
+    async def set_encryption(self, on: bool, *, new_key: bool = False) -> Encryption:
+        """Encrypt bodies from now on, or store them plainly; with `new_key` under a fresh data
+        key.
+        """
+        body = {"on": on, "new_key": new_key}
+        return await self._http.fetch(Call("PUT", "/v1/tenant/encryption", body=body), Encryption)
 
 
 class Platforms(Resource[M]):

@@ -481,6 +481,45 @@ class Tenant(View):
     slot_seconds: float = 0.0
 
 
+class Secret(View):
+    """What may be known of a secret."""
+
+    name: str
+    version: int
+    created_at: datetime
+    set_at: datetime
+    set_by: str
+    last_used_at: datetime | None = None
+
+
+class DataKey(View):
+    """The newest data key of a tenant."""
+
+    version: int
+    kek: str
+    created_at: datetime
+    rewrapped_at: datetime | None = None
+
+
+class Encryption(View):
+    """Whether bodies that are written now are encrypted."""
+
+    on: bool
+    since: datetime | None = None
+    data_key: DataKey | None = None
+
+
+class DataKeys(View):
+    """How many data keys each key-encryption key wraps; `rewrapped` by this request."""
+
+    current: str | None
+    known: tuple[str, ...] = ()
+    data_keys: dict[str, int] = Field(default_factory=dict)
+    left: int = 0
+    out_of_reach: int = 0
+    rewrapped: int = 0
+
+
 class Platform(View):
     """The limits over all tenants, and what goes on."""
 

@@ -17,6 +17,7 @@ from harness_api.schemas.artifacts import ArtifactLinks, ArtifactView
 from harness_api.schemas.base import Page
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
+from harness_common.store.artifacts import plain_digest, read_bytes
 from harness_common.store.db import Row
 from harness_common.store.run_reads import list_artifacts, read_artifact_row
 
@@ -40,7 +41,7 @@ def artifact_view(row: Row) -> ArtifactView:
         run_id=encode("run", row["run_id"]) if row["run_id"] else None,
         name=row["name"],
         media_type=row["media_type"],
-        sha256=row["sha256"],
+        sha256=plain_digest(row),
         size_bytes=row["size_bytes"],
         created_at=row["created_at"],
         links=ArtifactLinks(content=f"/v1/artifacts/{shown}/content"),
@@ -77,7 +78,7 @@ async def get_content(artifact_id: ArtifactId, services: Use, caller: CanRead) -
     """Read the bytes of an artifact, always as an attachment."""
     row = await read_artifact_row(services.db, caller.tenant_id, artifact_id)
     try:
-        data = await services.blobs.get(row["sha256"])
+        data = await read_bytes(services.db, services.blobs, caller.tenant_id, row)
     except FileNotFoundError:
         raise NotFound(
             "the bytes of this artifact are not on this machine; is HARNESS_DATA_DIR shared?",
@@ -92,6 +93,6 @@ async def get_content(artifact_id: ArtifactId, services: Use, caller: CanRead) -
             "X-Content-Type-Options": "nosniff",
             "Content-Security-Policy": "sandbox; default-src 'none'",
             "Cache-Control": "private, max-age=31536000, immutable",
-            "ETag": f'"{row["sha256"]}"',
+            "ETag": f'"{plain_digest(row)}"',
         },
     )

@@ -25,6 +25,8 @@ Permission = Literal[
     "effects:write",
     "policies:read",
     "policies:write",
+    "secrets:read",
+    "secrets:write",
     "tenant:read",
     "tenant:write",
     "workers:read",

@@ -20,7 +20,9 @@ from harness_common.core.run import RunState, Transition, holds_slot, wake_at
 from harness_common.store import json_codec
 from harness_common.store.apply import RING_AFTER_S, encode_snapshot, state_columns
 from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
+from harness_common.store.sealed import seal_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,13 @@ async def insert(
             for i, m in enumerate(first.messages)
         ],
     }
+    (stored,) = await seal_commits(conn, [body], db.timeout_s)
+    key = await writing_key(conn, tenant_id, db.timeout_s)
     snapshot = encode_snapshot(made.state) if source is not None else None
-    params = {"t": json_codec.dumps_text(body), "snapshot": snapshot}
+    params = {
+        "t": json_codec.dumps_text(stored),
+        "snapshot": seal_bytes(key, snapshot, "snapshot"),
+    }
     await run_sql(conn, "start_insert", params, db.timeout_s)
     bell = None
     if made.ready:

@@ -90,6 +90,9 @@ class ToolSpec:
     hosts: tuple[str, ...] = ()
     """Where a tool in sandbox tier A may connect, as `host` or `host:port`; none without."""
 
+    secrets: tuple[str, ...] = ()
+    """Names of the tenant's secrets that the tool may ask its context for; no others are given."""
+
     @property
     def limit_s(self) -> float:
         """Return how long one attempt may take."""
@@ -175,6 +178,15 @@ class ToolContext(Protocol):
     """The time a `WaitUntil` of this call asked for, once it has come."""
     config: Mapping[str, Json]
     """The operator's settings for this tool (`tools.<name>` of the worker's tool configuration)."""
+
+    async def secret(self, name: str) -> str:
+        """Return a secret of the tenant whose name the tool declares (`ToolSpec.secrets`).
+
+        It is for use against the outside only: it is blotted out of whatever the tool returns,
+        raises, reports, keeps or logs. Raises `Denied` for a name that is not declared, `NotFound`
+        for a secret that the tenant does not have.
+        """
+        ...
 
     async def progress(self, message: str, fraction: float | None = None) -> None:
         """Tell whoever watches how far it is; becomes a `tool.progress` event."""

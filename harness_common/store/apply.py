@@ -38,8 +38,10 @@ from harness_common.core.run import (
 )
 from harness_common.core.step import TOOLS, CallOutcome
 from harness_common.core.values import replace
+from harness_common.crypto.aead import KeyMissing
 from harness_common.store import json_codec
 from harness_common.store.db import Connection, Database, DatabaseUnavailable, Row, run_sql
+from harness_common.store.keyring import seal_commits
 from harness_common.store.rows import StoredRun, run_from_row
 
 RING_AFTER_S: Final = 5.0
@@ -331,8 +333,8 @@ async def apply(
     of it. A run may appear once.
     """
     prepared = [prepare(write) for write in writes]
-    bodies = json_codec.dumps_text([p.body for p in prepared])
-    rows = await run_sql(conn, "commit", {"writes": bodies}, timeout_s)
+    bodies = await seal_commits(conn, [p.body for p in prepared], timeout_s)
+    rows = await run_sql(conn, "commit", {"writes": json_codec.dumps_text(bodies)}, timeout_s)
     by_run = {row["run_id"]: row for row in rows}
     return [
         finish(p, by_run[p.write.run.id]) if p.write.run.id in by_run else None for p in prepared
@@ -348,7 +350,8 @@ def group_commit(db: Database) -> Batcher[Write, Applied | None]:
         async with db.connection() as conn:
             return await apply(conn, writes, timeout_s=db.timeout_s)
 
-    return Batcher(work, largest=64, parallel=2, alone_on=(psycopg.Error, TypeError, ValueError))
+    alone_on = (psycopg.Error, TypeError, ValueError, KeyMissing)
+    return Batcher(work, largest=64, parallel=2, alone_on=alone_on)
 
 
 async def settle(

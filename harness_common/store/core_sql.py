@@ -11,7 +11,7 @@ from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Row, bounded
+from harness_common.store.db import Connection, Row, bounded, open_rows
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 _DIALECT._json_serializer = json_codec.dumps_text
@@ -26,4 +26,6 @@ async def run_core(conn: Connection, statement: ClauseElement, timeout_s: float)
         params[key] = process(params[key])
     cursor = conn.cursor()
     await bounded(conn, cursor.execute(compiled.string.encode(), params), timeout_s)
-    return await cursor.fetchall() if cursor.description else []
+    rows = await cursor.fetchall() if cursor.description else []
+    await open_rows(conn, rows, timeout_s)
+    return rows

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -26,23 +26,52 @@ from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from harness_common.core.errors import Transient
+from harness_common.crypto.aead import KeyMissing
 from harness_common.settings import DatabaseSettings
 from harness_common.store import json_codec
+from harness_common.store.sealed import has_sealed
 
 set_json_dumps(json_codec.dumps)
 set_json_loads(json_codec.loads)
 
 log = structlog.get_logger()
 
-Connection = psycopg.AsyncConnection[DictRow]
 Row = dict[str, Any]
+
+
+class Opener(Protocol):
+    """What opens encrypted values (`store.keyring`)."""
+
+    async def open_rows(
+        self,
+        conn: Connection,
+        rows: Sequence[Row],
+        tenant_id: UUID | None,
+        timeout_s: float,
+        *,
+        many_tenants: bool,
+    ) -> None:
+        """Open rows in place."""
+        ...
+
+
+class Connection(psycopg.AsyncConnection[DictRow]):
+    """A connection that knows who opens what is encrypted, and the tenant it is bound to now."""
+
+    keyring: Opener | None = None
+    tenant_id: UUID | None = None
+
+
 _WRONG_SERVER: Final = (
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, in the middle of a fail-over
     psycopg.errors.FeatureNotSupported,  # a plan prepared before a migration
 )
 """Answers by which this connection, not the statement, is at fault: it is dropped."""
+_MANY_TENANTS: Final = frozenset({"claim", "admit_pick", "wake_pick", "orphans"})
+"""Statements whose rows belong to several tenants: one that cannot be opened costs only itself."""
 _RECONNECT_S: Final = 3.0
 """How long one attempt to reconnect goes on; whoever needs a connection starts the next."""
+_NOTHING: Final[Mapping[str, Any]] = {}
 T = TypeVar("T")
 
 
@@ -93,17 +122,20 @@ class Database:
         *,
         name: str = "harness",
         bound: bool = False,
+        keyring: Opener | None = None,
     ) -> None:
+        self.keyring, self._bound = keyring, bound
         self.config = config or DatabaseSettings()
         self.timeout_s = self.config.timeout_s
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
+            connection_class=Connection,
+            configure=self._configure,
             min_size=self.config.pool_min,
             max_size=self.config.pool_max,
             timeout=self.timeout_s,
             open=False,
             max_idle=60.0,
-            configure=self._require_bound if bound else None,
             reconnect_timeout=_RECONNECT_S,
             kwargs={
                 "autocommit": True,
@@ -127,6 +159,11 @@ class Database:
 
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close(timeout=2.0)
+
+    async def _configure(self, conn: Connection) -> None:
+        conn.keyring = self.keyring
+        if self._bound:
+            await self._require_bound(conn)
 
     async def ready(self, timeout_s: float = 10.0) -> None:
         """Wait until one connection works; raises `DatabaseUnavailable`."""
@@ -205,7 +242,11 @@ class Database:
             "set_config('synchronous_commit', 'on', true)"
         )
         async with self.connection() as conn, _transaction(conn, begin, self.timeout_s):
-            yield conn
+            conn.tenant_id = tenant_id
+            try:
+                yield conn
+            finally:
+                conn.tenant_id = None
 
 
 @asynccontextmanager
@@ -258,7 +299,10 @@ async def run_together(
                 await cursor.execute(sql(name), params)
 
     await bounded(conn, send(), timeout_s)
-    return [await c.fetchall() if c.description else [] for c in cursors]
+    results = [await c.fetchall() if c.description else [] for c in cursors]
+    for rows, (name, params) in zip(results, statements, strict=True):
+        await open_rows(conn, rows, timeout_s, name=name, params=params)
+    return results
 
 
 async def run_sql(
@@ -267,4 +311,29 @@ async def run_sql(
     """Run the SQL file `name` on `conn`."""
     cursor = conn.cursor(binary=True)
     await bounded(conn, cursor.execute(sql(name), params), timeout_s)
-    return await cursor.fetchall() if cursor.description else []
+    rows = await cursor.fetchall() if cursor.description else []
+    await open_rows(conn, rows, timeout_s, name=name, params=params)
+    return rows
+
+
+async def open_rows(
+    conn: Connection,
+    rows: list[Row],
+    timeout_s: float,
+    *,
+    name: str = "",
+    params: Mapping[str, Any] = _NOTHING,
+) -> None:
+    """Open what is encrypted in rows, in place; almost always there is nothing.
+
+    The tenant is that of the row, of the statement's parameters, or of the transaction.
+    """
+    many = name in _MANY_TENANTS
+    if not (rows and (many or has_sealed(rows))):
+        return
+    if conn.keyring is None:
+        if has_sealed(rows):
+            raise KeyMissing("this process reads encrypted rows and was given no keyring")
+        return
+    tenant_id = params.get("tenant_id") or conn.tenant_id
+    await conn.keyring.open_rows(conn, rows, tenant_id, timeout_s, many_tenants=many)

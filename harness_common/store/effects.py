@@ -19,7 +19,9 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.keyring import writing_key
 from harness_common.store.schema import tool_calls
+from harness_common.store.sealed import seal_text
 
 ResolvedAs = Literal["succeeded", "failed", "run_again"]
 _BECOMES: Final[dict[ResolvedAs, CallStatus]] = {
@@ -119,10 +121,11 @@ async def resolve_in(
     """Write what a person says, if the call is unknown; return how many unknown calls are left in
     its step. The caller holds the run's row. Raises `NotFound`, and `Conflict` with who was first.
     """
+    key_of = await writing_key(conn, tenant_id, timeout_s)
     row = {"outcome": said.outcome, "by": said.by, "reason": said.reason}
     params = key.params(tenant_id) | {
         "status": str(_BECOMES[said.outcome]),
-        "result": said.told(),
+        "result": seal_text(key_of, said.told()),
         "error_type": "NOT_DONE" if said.outcome == "failed" else None,
         "resolution": json_codec.dumps_text(row),
     }

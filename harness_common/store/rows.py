@@ -66,8 +66,11 @@ class StoredRun:
 
 def run_from_row(row: dict[str, Any]) -> StoredRun:
     """Read a row of `runs` (the statements name the columns: `SELECT *` would break their prepared
-    plans at the next migration); a claim leaves out what only an ended run has.
+    plans at the next migration); a claim leaves out what only an ended run has. Raises
+    `ValueError` for a row that could not be decrypted.
     """
+    if "broken" in row:
+        raise ValueError(str(row["broken"]))
     state = RunState(
         status=Status(row["status"]),
         version=row["version"],

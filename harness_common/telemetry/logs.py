@@ -11,11 +11,13 @@ import sys
 
 import structlog
 
+from harness_common.redaction import clean_line, clean_streams
 from harness_common.settings import LogSettings
 
 
 def configure_logging(config: LogSettings) -> None:
-    """Set up logging of this process."""
+    """Set up logging of this process; secrets that it knows are blotted out of every line."""
+    clean_streams()
     level = logging.getLevelNamesMapping()[config.level.upper()]
     colors = sys.stdout.isatty()
     shared: list[structlog.typing.Processor] = [
@@ -30,7 +32,7 @@ def configure_logging(config: LogSettings) -> None:
         else structlog.dev.ConsoleRenderer(colors=colors, timestamp_key="at")
     )
     structlog.configure(
-        processors=[*shared, renderer],
+        processors=[*shared, renderer, clean_line],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(),
         cache_logger_on_first_use=True,

@@ -22,6 +22,7 @@ from harness_common.coord.redis import RedisFault, connect
 from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
+from harness_common.store.keyring import Keyring, load_keks
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.cron import CronLoop
@@ -95,7 +96,10 @@ class Scheduler:
     async def run(self) -> None:
         """Run until `stop`."""
         settings = self._settings
-        db = Database(settings.database_login("system"), settings.database, name=self.name)
+        keyring = Keyring(load_keks(settings))
+        db = Database(
+            settings.database_login("system"), settings.database, name=self.name, keyring=keyring
+        )
         redis = connect(settings.require_redis_url(), settings.redis, name="harness-scheduler")
         bell = Bell(app)
         async with db:

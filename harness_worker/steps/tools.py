@@ -42,6 +42,7 @@ async def run(ctx: StepContext) -> StepResult:
             breakers=runtime.breakers,
             policy=await policy_of(ctx, registry),
             sandbox=runtime.sandbox,
+            secrets=runtime.secrets,
             calls=Counter(row["name"] for row in ctx.calls),
         )
     )

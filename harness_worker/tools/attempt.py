@@ -114,7 +114,7 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
     ctx, timer = CallContext(scope, call, tool), asyncio.timeout(limit_s)
     try:
         async with timer:
-            value = await _call(scope, tool, ctx, call.arguments)
+            value = ctx.cleaned(await _call(scope, tool, ctx, call.arguments))
         ended = await normalise(scope, ctx, call, tool, value)
     except (DatabaseUnavailable, ChildFailed):
         raise  # not the tool's own: nothing is known about the effect; the parent fails too
@@ -127,6 +127,8 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
     return replace(
         ended,
+        content=ctx.clean(ended.content),
+        why=ctx.clean(ended.why),
         began=True,
         artifacts=tuple(ctx.artifacts),
         duration_ms=(time.monotonic() - begun) * 1000,

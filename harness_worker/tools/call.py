@@ -20,6 +20,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
+from harness_common.store.secret_values import TenantSecrets
 from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.policy_view import PolicyView
 from harness_worker.tools.registry import ToolRegistry
@@ -150,6 +151,7 @@ class ToolScope:
     bell: Bell
     breakers: Breakers
     policy: PolicyView
+    secrets: TenantSecrets
     sandbox: Sandbox | None = None
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""

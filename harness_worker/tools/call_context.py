@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from harness_common.contracts.tool import Tool
+from harness_common.contracts.tool import (
+    AskUser,
+    StartChild,
+    Tool,
+    ToolOutput,
+    ToolReturn,
+    WaitUntil,
+)
+from harness_common.core.errors import Denied
 from harness_common.core.events import TOOL_PROGRESS
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
+from harness_common.redaction import redactor
 from harness_common.store.artifacts import read_artifact, save_artifact
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.notes import write_event
@@ -35,13 +45,41 @@ class CallContext:
         self._scope, self._call, self._tool = scope, call, tool
         self._last_progress = 0.0
 
+    async def secret(self, name: str) -> str:
+        """Return a secret that the tool declares; raises `Denied` and `NotFound`."""
+        spec = self._tool.spec
+        if name not in spec.secrets:
+            raise Denied(
+                f"tool {spec.name} does not declare the secret {name!r}; its author has to add it "
+                "to `secrets` of the tool",
+                code="SECRET_NOT_DECLARED",
+                secret=name,
+            )
+        return await self._scope.secrets.value(self._scope.run.tenant_id, name)
+
+    def clean(self, text: str) -> str:
+        """Blot out the tenant's secrets."""
+        return redactor.clean(self._scope.run.tenant_id, text)
+
+    def cleaned(self, value: ToolReturn) -> ToolReturn:
+        """Blot out the tenant's secrets in whatever a tool returns."""
+        tenant_id = self._scope.run.tenant_id
+        if isinstance(value, AskUser):
+            choices = tuple(map(self.clean, value.choices))
+            return replace(value, question=self.clean(value.question), choices=choices)
+        if isinstance(value, StartChild):
+            return replace(value, input=self.clean(value.input))
+        if isinstance(value, ToolOutput):
+            return replace(value, content=redactor.clean_json(tenant_id, value.content))
+        return value if isinstance(value, WaitUntil) else redactor.clean_json(tenant_id, value)
+
     async def progress(self, message: str, fraction: float | None = None) -> None:
         """Record how far the tool is: live at once, durable at most once a second."""
         scope = self._scope
         payload = {
             "call": f"{scope.step}.{self._call.index}",
             "tool": self._tool.spec.name,
-            "message": message[:500],
+            "message": self.clean(message)[:500],
             "fraction": fraction,
         }
         scope.live.emit(scope.run.id, {"type": "tool.progress", "step": scope.step, **payload})
@@ -55,7 +93,8 @@ class CallContext:
         scope = self._scope
         made = await save_artifact(
             scope.db, scope.blobs, scope.run.tenant_id, scope.run.id,
-            name=name, media_type=media_type, data=data,
+            name=self.clean(name), media_type=media_type,
+            data=redactor.clean_bytes(scope.run.tenant_id, data),
         )  # fmt: skip
         self.artifacts.append(made)
         return made

@@ -16,7 +16,9 @@ from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED
 from harness_common.store import json_codec
 from harness_common.store.apply import outcome_rows
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import seal_text
 from harness_worker.tools.call import ToolScope
 
 KEEP_AFTER_S: Final = 0.05
@@ -67,15 +69,19 @@ class Keeper:
         self._task = None
 
     async def _write(self, batch: list[CallOutcome]) -> None:
-        scope = self._scope
-        await scope.db.fetch(
-            "call_keep",
-            {
+        scope, timeout_s = self._scope, self._scope.db.timeout_s
+        async with scope.db.connection() as conn:
+            key = await writing_key(conn, scope.run.tenant_id, timeout_s)
+            rows = [
+                row | {"result": seal_text(key, row["result"])}
+                for row in outcome_rows(scope.step, batch)
+            ]
+            params = {
                 "tenant_id": scope.run.tenant_id,
                 "run_id": scope.run.id,
                 "version": scope.run.version,
                 "fence": scope.run.fence,
                 "claim_id": scope.run.claim_id,
-                "outcomes": json_codec.dumps_text(outcome_rows(scope.step, batch)),
-            },
-        )
+                "outcomes": json_codec.dumps_text(rows),
+            }
+            await run_sql(conn, "call_keep", params, timeout_s)

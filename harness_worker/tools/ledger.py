@@ -23,7 +23,9 @@ from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import TenantKey, seal_parts, seal_text
 from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope
 
 _RECORD_PATIENCE_S: Final = 60.0
@@ -70,11 +72,13 @@ class Ledger:
 
     async def record(self, attempt_id: UUID, outcome: CallOutcome) -> bool:
         """Commit the result, first writer wins; False if the attempt was declared unknown."""
-        params = self._result_params(attempt_id, outcome)
         give_up = time.monotonic() + _RECORD_PATIENCE_S
         while True:
             try:
-                rows = await self._db.fetch("call_result", params)
+                async with self._db.connection() as conn:
+                    key = await writing_key(conn, self._scope.run.tenant_id, self._db.timeout_s)
+                    params = self._result_params(attempt_id, outcome, key)
+                    rows = await run_sql(conn, "call_result", params, self._db.timeout_s)
             except DatabaseUnavailable:
                 if time.monotonic() > give_up:
                     raise
@@ -82,20 +86,21 @@ class Ledger:
                 continue
             return bool(rows[0]["won"])
 
-    def _result_params(self, attempt_id: UUID, outcome: CallOutcome) -> dict[str, Any]:
+    def _result_params(
+        self, attempt_id: UUID, outcome: CallOutcome, key: TenantKey | None
+    ) -> dict[str, Any]:
+        evidence = {"late_result": outcome.content[:2000], "status": str(outcome.status)}
         return self._scope.key(outcome.index) | {
             "attempt_id": attempt_id,
             "status": str(outcome.status),
-            "result": outcome.content,
+            "result": seal_text(key, outcome.content),
             "error_type": outcome.error_type,
             "trust": outcome.trust,
             "artifacts": list(outcome.artifacts),
             "duration_ms": outcome.duration_ms,
             "cost_usd": outcome.cost_usd,
             "resume_at": outcome.resume_at,
-            "evidence": json_codec.dumps_text(
-                {"late_result": outcome.content[:2000], "status": str(outcome.status)}
-            ),
+            "evidence": json_codec.dumps_text(seal_parts(key, "evidence", evidence)),
         }
 
     async def give_up(

@@ -6,7 +6,9 @@ import structlog
 
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import seal_json
 from harness_worker.tools.call import ToolScope
 
 log = structlog.get_logger()
@@ -16,18 +18,18 @@ async def write_event(scope: ToolScope, name: str, payload: dict[str, Json]) -> 
     """Add an event to the run, as its owner; lost when the claim is lost. Raises
     `DatabaseUnavailable`.
     """
-    await scope.db.fetch(
-        "event_append",
-        {
+    async with scope.db.connection() as conn:
+        key = await writing_key(conn, scope.run.tenant_id, scope.db.timeout_s)
+        event = {
             "tenant_id": scope.run.tenant_id,
             "run_id": scope.run.id,
             "fence": scope.run.fence,
             "claim_id": scope.run.claim_id,
             "type": name,
             "step": scope.step,
-            "payload": json_codec.dumps_text(payload),
-        },
-    )
+            "payload": json_codec.dumps_text(seal_json(key, payload)),
+        }
+        await run_sql(conn, "event_append", event, scope.db.timeout_s)
 
 
 async def note(scope: ToolScope, name: str, payload: dict[str, Json]) -> None:

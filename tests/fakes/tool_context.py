@@ -30,6 +30,12 @@ class FakeContext:
     config: Mapping[str, Json] = field(default_factory=dict)
     artifacts: dict[str, bytes] = field(default_factory=dict)
     said: list[tuple[str, float | None]] = field(default_factory=list)
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    async def secret(self, name: str) -> str:
+        if name not in self.secrets:
+            raise NotFound(f"there is no secret {name}", code="SECRET_NOT_FOUND")
+        return self.secrets[name]
 
     async def progress(self, message: str, fraction: float | None = None) -> None:
         self.said.append((message, fraction))

@@ -27,6 +27,7 @@ from harness_common.settings import RedisSettings, Settings, WorkerSettings
 from harness_common.store.apply import group_commit
 from harness_common.store.claim import claim
 from harness_common.store.db import Database
+from harness_common.store.secret_values import TenantSecrets
 from harness_worker.heartbeat import heartbeat_loop
 from harness_worker.runtime import Held, PgClock, Runtime, register
 from harness_worker.scheduler.leader import Leadership
@@ -137,6 +138,7 @@ async def make_runtime(
         commits=group_commit(db),
         throttles=Throttles(db, None, clock.now),
         breakers=Breakers(db, None, clock.now, settings.tool),
+        secrets=TenantSecrets(db),
         clock=clock,
     )
     runtime.clock.set(await register(db, settings, worker, "w"))

@@ -26,6 +26,7 @@ from harness_common.store.schema.runs import (
     runs,
     sessions,
 )
+from harness_common.store.schema.secrets import secrets, tenant_keys
 from harness_common.store.schema.tenants import (
     agents,
     api_keys,
@@ -59,8 +60,10 @@ __all__ = [
     "runs",
     "schedule_firings",
     "schedules",
+    "secrets",
     "sessions",
     "tenant_days",
+    "tenant_keys",
     "tenant_slots",
     "tenants",
     "throttles",

@@ -263,6 +263,7 @@ artifacts = Table(
     text_("sha256"),
     Column("size_bytes", BigInteger, nullable=False),
     when("created_at", now=True),
+    text_("sealed", null=True),
     PrimaryKeyConstraint("tenant_id", "id"),
     Index("artifacts_run_idx", "tenant_id", "run_id"),
 )

@@ -41,6 +41,7 @@ tenants = Table(
     text_("name"),
     when("created_at", now=True),
     flag("operator"),
+    when("encrypted_since"),
     UniqueConstraint("name"),
 )
 

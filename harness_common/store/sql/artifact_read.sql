@@ -1,3 +1,3 @@
 -- Read an artifact's record.
-SELECT id, run_id, name, media_type, sha256, size_bytes, created_at FROM artifacts
+SELECT id, run_id, name, media_type, sha256, size_bytes, created_at, sealed FROM artifacts
 WHERE tenant_id = %(tenant_id)s AND id = %(id)s

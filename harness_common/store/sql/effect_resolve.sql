@@ -11,7 +11,7 @@ UPDATE tool_calls SET
     authorised = authorised + CASE WHEN %(status)s = 'proposed' THEN 1 ELSE 0 END,
     evidence = CASE WHEN %(status)s <> 'proposed' THEN evidence END,
     resolution = %(resolution)s::jsonb || jsonb_strip_nulls(jsonb_build_object(
-        'at', clock_timestamp(), 'evidence', evidence, 'error_type', error_type, 'result_before', left(result, 2000),
+        'at', clock_timestamp(), 'evidence', evidence, 'error_type', error_type, 'result_before', CASE WHEN result LIKE 'hsealed1.%%' THEN result ELSE left(result, 2000) END,
         'before', resolution))
 WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s AND step = %(step)s AND idx = %(idx)s AND status = 'unknown'
 RETURNING step, idx
