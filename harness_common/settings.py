@@ -129,7 +129,7 @@ class ToolSettings(_Group):
     """What built-in tools may touch."""
 
     http_allow: tuple[str, ...] = ()
-    """Hosts or networks that `http_get` may reach although they are private."""
+    """Hosts or networks that outgoing HTTP may reach although they are private."""
     file_root: Path | None = None
     """The folder below which `file_read` and `file_list` see; None refuses them."""
     sql_sources: Path | None = None
@@ -138,6 +138,15 @@ class ToolSettings(_Group):
     """A JSON file that declares the programs `run_program` may start."""
     inline_result_bytes: int = 16 * 1024
     """A larger result is kept as an artifact and summarised for the model."""
+
+
+class EgressSettings(_Group):
+    """Outgoing HTTP of tools, webhooks and MCP servers."""
+
+    loopback: bool = False
+    """Let tenants reach this machine's own ports: for development, where all tenants are you."""
+    interceptor: str | None = None
+    """`module:function` that may add headers to each request, for a service mesh or a gateway."""
 
 
 class LogSettings(_Group):
@@ -169,6 +178,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     model: ModelSettings = ModelSettings()
     tool: ToolSettings = ToolSettings()
+    egress: EgressSettings = EgressSettings()
     log: LogSettings = LogSettings()
 
     def require_database_url(self) -> str:

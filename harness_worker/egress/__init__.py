@@ -1,0 +1,1 @@
+"""Outgoing HTTP for tenants: tools, MCP servers, webhooks. Every request leaves through `Egress`."""
