@@ -37,10 +37,13 @@ from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun, row_time
+from harness_worker.egress.client import Egress
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.throttles import Throttles
+from harness_worker.tools.announce import announce
 from harness_worker.tools.catalog import Catalog
+from harness_worker.tools.http_tools import TenantTools, rules_of
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -239,6 +242,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     http = shared_client()
     prefix = settings.redis.prefix
     channel, clock = Channel(redis, prefix), PgClock()
+    egress = Egress(settings, partial(rules_of, db))
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -252,7 +256,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        catalog=Catalog(ToolRegistry.from_settings(settings)),
+        catalog=Catalog(ToolRegistry.from_settings(settings, egress), [TenantTools(db, egress)]),
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
@@ -263,6 +267,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))
+    await announce(heart, worker, runtime.catalog.local)
     runtime.throttles.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now
     return runtime

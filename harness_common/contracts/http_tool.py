@@ -67,6 +67,10 @@ class HttpRequest(BaseModel):
     max_response_bytes: Annotated[int, Field(ge=1, le=8 * 1024 * 1024)] = 1024 * 1024
 
 
+def _no_arguments() -> dict[str, JsonValue]:
+    return {"type": "object", "properties": {}}
+
+
 class ToolDefinition(BaseModel):
     """One version of a tenant's tool. See `ToolSpec` for the fields that both have."""
 
@@ -75,9 +79,7 @@ class ToolDefinition(BaseModel):
     name: ToolName
     kind: Literal["http"] = "http"
     description: Annotated[str, Field(min_length=1, max_length=8_000)]
-    input_schema: dict[str, JsonValue] = Field(
-        default_factory=lambda: {"type": "object", "properties": {}}
-    )
+    input_schema: dict[str, JsonValue] = Field(default_factory=_no_arguments)
     http: HttpRequest
     effect: Effect | None = None
     """None takes that of the method: GET and HEAD read, PUT and DELETE idempotent, else write."""

@@ -22,7 +22,9 @@ from harness_common.core.message import Json
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 MAX_DEPTH: Final = 40
 MAX_NODES: Final = 5_000
-_NOT_OURS: Final = frozenset({"$id", "$dynamicRef", "$dynamicAnchor", "$anchor", "patternProperties"})
+_NOT_OURS: Final = frozenset(
+    {"$id", "$dynamicRef", "$dynamicAnchor", "$anchor", "patternProperties"}
+)
 _PATTERN_OPTIONS: Final = re2.Options()
 _PATTERN_OPTIONS.log_errors = False
 
@@ -85,7 +87,9 @@ def _check_pattern(name: str, pattern: str, at: str) -> None:
         re2.compile(pattern, options=_PATTERN_OPTIONS)
     except re2.error as problem:
         cause = f"has a pattern at {at} that is not of the RE2 syntax ({str(problem)[:100]})"
-        raise invalid(name, f"{cause}; it has no look-around and no back-references", at) from problem
+        raise invalid(
+            name, f"{cause}; it has no look-around and no back-references", at
+        ) from problem
 
 
 def _nodes(schema: Json) -> Iterator[tuple[tuple[str | int, ...], dict[str, Json]]]:

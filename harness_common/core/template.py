@@ -54,7 +54,9 @@ class Template:
         quote: Callable[[str], str] = lambda text: text,
     ) -> str:
         """Return the text; arguments and secrets pass through `quote`. Raises `Missing`."""
-        return "".join(self._part(kind, value, arguments, secrets, quote) for kind, value in self.parts)
+        return "".join(
+            self._part(kind, value, arguments, secrets, quote) for kind, value in self.parts
+        )
 
     @staticmethod
     def _part(

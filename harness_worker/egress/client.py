@@ -68,7 +68,8 @@ class Answer:
     @property
     def content_type(self) -> str:
         """Return the media type without its parameters."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        named: str = self.headers.get("content-type", "")
+        return named.partition(";")[0].strip().lower()
 
 
 async def no_rules(tenant_id: UUID) -> HostRules:

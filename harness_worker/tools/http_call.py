@@ -60,7 +60,9 @@ class HttpCall:
         """Return the address without query, arguments and secrets, for messages."""
         return self.definition.http.url.partition("?")[0][:200]
 
-    def ask(self, ctx: ToolContext, arguments: Mapping[str, Json], secrets: Mapping[str, str]) -> Ask:
+    def ask(
+        self, ctx: ToolContext, arguments: Mapping[str, Json], secrets: Mapping[str, str]
+    ) -> Ask:
         """Write the request; raises `Invalid` for an argument that does not fit into it."""
         request = self.definition.http
         url = self._url.fill(arguments, secrets, self._quote_path)
@@ -221,7 +223,9 @@ class HttpCall:
                 tool=self.name,
             )
         if self.write and (status >= 500 or (300 <= status < 400 and status not in _NOT_ACTED_ON)):
-            return UnknownOutcome(f"{start} It may have happened or not.", code=code, tool=self.name)
+            return UnknownOutcome(
+                f"{start} It may have happened or not.", code=code, tool=self.name
+            )
         if status >= 500 or status in {408, 425}:
             return Transient(f"{start} Try again later.", code=code, tool=self.name)
         return Permanent(f"{start} The same call will be refused again.", code=code, tool=self.name)

@@ -44,7 +44,13 @@ def build(settings: Settings, egress: Egress | None = None) -> list[Tool]:
     """Build the tool; without `egress` no tenant has rules of its own."""
     fetcher = Fetcher(egress or Egress(settings))
 
-    @tool(effect="read", reach="external", permission_tags=["network"], untrusted_output=True, outbound=True)
+    @tool(
+        effect="read",
+        reach="external",
+        permission_tags=["network"],
+        untrusted_output=True,
+        outbound=True,
+    )
     async def http_get(
         ctx: ToolContext,
         url: Annotated[

@@ -19,8 +19,8 @@ import pytest
 from harness_common.contracts.tool import EffectClass, Reach
 from harness_common.core.errors import Denied, Limited, Permanent, Transient
 from harness_common.settings import Settings, ToolSettings
-from harness_worker.tools import http_get
 from harness_worker.egress.client import Egress
+from harness_worker.tools import http_get
 from harness_worker.tools.http_get import Fetcher
 from tests.fakes.tool_context import call
 

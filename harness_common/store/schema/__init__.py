@@ -6,6 +6,13 @@ range-partitioned on `run_id` (UUIDv7 is time-ordered), see `store.partitions`.
 
 from __future__ import annotations
 
+from harness_common.store.schema.catalog import (
+    egress_rules,
+    tool_specs,
+    tool_versions,
+    tools,
+    worker_tools,
+)
 from harness_common.store.schema.columns import metadata
 from harness_common.store.schema.operations import (
     leader,
@@ -45,6 +52,7 @@ __all__ = [
     "artifacts",
     "audit",
     "checkpoints",
+    "egress_rules",
     "events",
     "idempotency_keys",
     "inputs",
@@ -62,8 +70,12 @@ __all__ = [
     "tenants",
     "throttles",
     "tool_calls",
+    "tool_specs",
+    "tool_versions",
+    "tools",
     "usage",
     "webhook_deliveries",
     "webhooks",
+    "worker_tools",
     "workers",
 ]
