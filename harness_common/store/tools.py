@@ -17,20 +17,20 @@ from harness_common.core.host_rules import HostRules
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
-from harness_common.store.schema import egress_rules, tool_versions, tools
+from harness_common.store.schema import egress_rules, tenant_tools, tool_versions
 
 MAX_TOOLS: Final = 2_000
 _NOW: Final = func.clock_timestamp()
 _SHOWN: Final = (
-    tools.c.tenant_id,
-    tools.c.id,
-    tools.c.name,
-    tools.c.version.label("newest"),
-    tools.c.kind,
-    tools.c.disabled,
-    tools.c.removed_at,
-    tools.c.changed_at,
-    tools.c.changed_by,
+    tenant_tools.c.tenant_id,
+    tenant_tools.c.id,
+    tenant_tools.c.name,
+    tenant_tools.c.version.label("newest"),
+    tenant_tools.c.kind,
+    tenant_tools.c.disabled,
+    tenant_tools.c.removed_at,
+    tenant_tools.c.changed_at,
+    tenant_tools.c.changed_by,
     tool_versions.c.version,
     tool_versions.c.definition,
     tool_versions.c.digest,
@@ -85,14 +85,18 @@ async def _locked(
     conn: Connection, tenant_id: UUID, name: str, kind: str, actor: Actor, timeout_s: float
 ) -> Row:
     """Return the row of a tool, made if need be, locked until the transaction ends."""
-    counted = select(func.count().label("n")).where(tools.c.tenant_id == tenant_id)
+    counted = select(func.count().label("n")).where(tenant_tools.c.tenant_id == tenant_id)
     if (await run_core(conn, counted, timeout_s))[0]["n"] >= MAX_TOOLS:
-        known = select(tools.c.name).where(tools.c.tenant_id == tenant_id, tools.c.name == name)
+        known = select(tenant_tools.c.name).where(
+            tenant_tools.c.tenant_id == tenant_id, tenant_tools.c.name == name
+        )
         if not await run_core(conn, known, timeout_s):
             raise Limited(f"a tenant has {MAX_TOOLS} tools at most", code="TOO_MANY_TOOLS")
     values = {"tenant_id": tenant_id, "name": name, "kind": kind, "changed_by": actor.name}
-    await run_core(conn, upsert(tools).values(values).on_conflict_do_nothing(), timeout_s)
-    query = select(tools).where(tools.c.tenant_id == tenant_id, tools.c.name == name)
+    await run_core(conn, upsert(tenant_tools).values(values).on_conflict_do_nothing(), timeout_s)
+    query = select(tenant_tools).where(
+        tenant_tools.c.tenant_id == tenant_id, tenant_tools.c.name == name
+    )
     return (await run_core(conn, query.with_for_update(), timeout_s))[0]
 
 
@@ -100,10 +104,10 @@ async def _change(
     conn: Connection, tenant_id: UUID, name: str, actor: Actor, timeout_s: float, **values: Any
 ) -> list[Row]:
     change = (
-        update(tools)
-        .where(tools.c.tenant_id == tenant_id, tools.c.name == name)
+        update(tenant_tools)
+        .where(tenant_tools.c.tenant_id == tenant_id, tenant_tools.c.name == name)
         .values(changed_at=_NOW, changed_by=actor.name, **values)
-        .returning(tools.c.name)
+        .returning(tenant_tools.c.name)
     )
     return await run_core(conn, change, timeout_s)
 
@@ -111,17 +115,17 @@ async def _change(
 async def _read(
     conn: Connection, tenant_id: UUID, name: str, version: int | None, timeout_s: float
 ) -> Row:
-    wanted = tools.c.version if version is None else version
+    wanted = tenant_tools.c.version if version is None else version
     query = (
         select(*_SHOWN)
         .join(
             tool_versions,
-            (tool_versions.c.tenant_id == tools.c.tenant_id)
-            & (tool_versions.c.name == tools.c.name),
+            (tool_versions.c.tenant_id == tenant_tools.c.tenant_id)
+            & (tool_versions.c.name == tenant_tools.c.name),
         )
         .where(
-            tools.c.tenant_id == tenant_id,
-            tools.c.name == name,
+            tenant_tools.c.tenant_id == tenant_id,
+            tenant_tools.c.name == name,
             tool_versions.c.version == wanted,
         )
     )
@@ -149,12 +153,12 @@ async def list_tools(db: Database, tenant_id: UUID) -> list[Row]:
         select(*_SHOWN)
         .join(
             tool_versions,
-            (tool_versions.c.tenant_id == tools.c.tenant_id)
-            & (tool_versions.c.name == tools.c.name)
-            & (tool_versions.c.version == tools.c.version),
+            (tool_versions.c.tenant_id == tenant_tools.c.tenant_id)
+            & (tool_versions.c.name == tenant_tools.c.name)
+            & (tool_versions.c.version == tenant_tools.c.version),
         )
-        .where(tools.c.tenant_id == tenant_id, tools.c.removed_at.is_(None))
-        .order_by(tools.c.name)
+        .where(tenant_tools.c.tenant_id == tenant_id, tenant_tools.c.removed_at.is_(None))
+        .order_by(tenant_tools.c.name)
         .limit(MAX_TOOLS)
     )
     async with db.tenant_transaction(tenant_id) as conn:
@@ -169,10 +173,10 @@ async def list_tool_versions(
         select(*_SHOWN)
         .join(
             tool_versions,
-            (tool_versions.c.tenant_id == tools.c.tenant_id)
-            & (tool_versions.c.name == tools.c.name),
+            (tool_versions.c.tenant_id == tenant_tools.c.tenant_id)
+            & (tool_versions.c.name == tenant_tools.c.name),
         )
-        .where(tools.c.tenant_id == tenant_id, tools.c.name == name)
+        .where(tenant_tools.c.tenant_id == tenant_id, tenant_tools.c.name == name)
     )
     if before is not None:
         query = query.where(tool_versions.c.version < before)

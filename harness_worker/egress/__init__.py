@@ -1,1 +1,1 @@
-"""Outgoing HTTP for tenants: tools, MCP servers, webhooks. Every request leaves through `Egress`."""
+"""Outgoing HTTP of tenants: tools, MCP servers, webhooks. All of it leaves through `Egress`."""

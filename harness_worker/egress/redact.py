@@ -1,4 +1,4 @@
-"""Takes secrets out of what comes back: by value, and in the forms that servers give them back in."""
+"""Takes secrets out of what comes back: by value, in the forms in which servers give them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells which tools a worker process has, so that the API, which never loads them, can show them."""
+"""Tells which tools a worker process has, for the API, which never loads them, to show."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from harness_common.store.schema.catalog import (
     egress_rules,
+    tenant_tools,
     tool_specs,
     tool_versions,
-    tools,
     worker_tools,
 )
 from harness_common.store.schema.columns import metadata
@@ -67,12 +67,12 @@ __all__ = [
     "sessions",
     "tenant_days",
     "tenant_slots",
+    "tenant_tools",
     "tenants",
     "throttles",
     "tool_calls",
     "tool_specs",
     "tool_versions",
-    "tools",
     "usage",
     "webhook_deliveries",
     "webhooks",

@@ -18,8 +18,8 @@ from harness_common.store.schema.columns import flag, id_, int_, metadata, new_i
 
 _NONE = text("'{}'::text[]")
 
-tools = Table(
-    "tools",
+tenant_tools = Table(
+    "tenant_tools",
     metadata,
     id_("tenant_id"),
     new_id(),
@@ -49,7 +49,7 @@ tool_versions = Table(
     text_("created_by"),
     PrimaryKeyConstraint("tenant_id", "name", "version"),
     ForeignKeyConstraint(
-        ["tenant_id", "name"], ["tools.tenant_id", "tools.name"], ondelete="CASCADE"
+        ["tenant_id", "name"], ["tenant_tools.tenant_id", "tenant_tools.name"], ondelete="CASCADE"
     ),
     comment="Never changed once written.",
 )
@@ -62,7 +62,7 @@ tool_specs = Table(
     text_("name"),
     Column("spec", JSON, nullable=False),
     when("created_at", now=True),
-    comment="Specifications of the tools that workers hold; tenant-less: a worker serves everybody.",
+    comment="Specifications of the tools of workers; tenant-less: a worker serves everybody.",
 )
 
 

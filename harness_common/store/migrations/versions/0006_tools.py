@@ -28,7 +28,7 @@ def upgrade() -> None:
     """Expand."""
     array = postgresql.ARRAY(sa.Text())
     op.create_table(
-        "tools",
+        "tenant_tools",
         sa.Column("tenant_id", sa.Uuid(), nullable=False),
         sa.Column("id", sa.Uuid(), server_default=sa.text("uuid7()"), nullable=False),
         _text("name"),
@@ -39,8 +39,8 @@ def upgrade() -> None:
         _time("created_at"),
         _time("changed_at"),
         _text("changed_by"),
-        sa.PrimaryKeyConstraint("tenant_id", "name", name=op.f("tools_pkey")),
-        sa.UniqueConstraint("tenant_id", "id", name=op.f("tools_tenant_id_id_key")),
+        sa.PrimaryKeyConstraint("tenant_id", "name", name=op.f("tenant_tools_pkey")),
+        sa.UniqueConstraint("tenant_id", "id", name=op.f("tenant_tools_tenant_id_id_key")),
         comment="A tenant's tools and the version of each that counts; a removed one keeps its number.",
     )
     op.create_table(
@@ -55,7 +55,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant_id", "name", "version", name=op.f("tool_versions_pkey")),
         sa.ForeignKeyConstraint(
             ["tenant_id", "name"],
-            ["tools.tenant_id", "tools.name"],
+            ["tenant_tools.tenant_id", "tenant_tools.name"],
             name=op.f("tool_versions_tenant_id_name_fkey"),
             ondelete="CASCADE",
         ),
@@ -68,7 +68,7 @@ def upgrade() -> None:
         sa.Column("spec", postgresql.JSON(astext_type=sa.Text()), nullable=False),
         _time("created_at"),
         sa.PrimaryKeyConstraint("digest", name=op.f("tool_specs_pkey")),
-        comment="Specifications of the tools that workers hold; tenant-less: a worker serves everybody.",
+        comment="Specifications of the tools of workers; tenant-less: a worker serves everybody.",
     )
     op.create_table(
         "worker_tools",
@@ -97,5 +97,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Undo."""
-    for table in ("egress_rules", "worker_tools", "tool_specs", "tool_versions", "tools"):
+    for table in ("egress_rules", "worker_tools", "tool_specs", "tool_versions", "tenant_tools"):
         op.drop_table(table)
