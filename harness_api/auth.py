@@ -39,6 +39,8 @@ _READS: Final = frozenset(
         "schedules",
         "artifacts",
         "effects",
+        "tools",
+        "egress",
         "tenant",
         "workers",
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from harness_api.cli.options import Json, Limit, connect, examples, group
-from harness_api.cli.output import clean, clock, print_json, print_pairs, print_table, short
+from harness_api.cli.output import clean, clock, print_json, print_pairs, print_table, say, short
 from harness_common.core.errors import Invalid
 
 app = group("Define agents and look at them.")
@@ -63,6 +63,8 @@ def apply(
         print_json(agent)
         return
     print(f"{agent.name} is at version {agent.version} ({short(agent.digest, 13)})")
+    for warning in agent.warnings:
+        say(f"warning: {warning}")
 
 
 @app.command("list")

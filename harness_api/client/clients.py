@@ -25,6 +25,7 @@ from harness_api.client.runs import Runs
 from harness_api.client.schedules import Schedules
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
+from harness_api.client.tools import Egress, Tools
 from harness_api.client.wire import AsyncWire, BlockingWire, Wire
 
 
@@ -37,6 +38,8 @@ class _Nouns(Generic[M]):
         self.runs: Runs[M] = Runs(http)
         self.effects: Effects[M] = Effects(http)
         self.agents: Agents[M] = Agents(http)
+        self.tools: Tools[M] = Tools(http)
+        self.egress: Egress[M] = Egress(http)
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
         self.artifacts: Artifacts[M] = Artifacts(http)

@@ -9,6 +9,7 @@ from harness_api.routes import (
     api_keys,
     artifacts,
     effects,
+    egress,
     health,
     platform,
     run_control,
@@ -19,6 +20,7 @@ from harness_api.routes import (
     sessions,
     tenant,
     throttles,
+    tools,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -29,6 +31,8 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     effects.router,
     artifacts.router,
     agents.router,
+    tools.router,
+    egress.router,
     sessions.router,
     schedules.router,
     api_keys.router,

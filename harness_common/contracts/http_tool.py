@@ -33,6 +33,9 @@ EFFECT_OF: Final[dict[str, EffectClass]] = {
 }
 """RFC 9110, 9.2: what a method promises, unless the definition knows better."""
 
+_CREDENTIALS: Final = frozenset(
+    {"authorization", "cookie", "x-api-key", "api-key", "x-auth-token", "x-access-token"}
+)
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _KEPT_HEADERS: Final = frozenset(
     {
@@ -202,9 +205,12 @@ def _check_headers(tool: ToolDefinition) -> None:
         if name.lower() in _KEPT_HEADERS:
             raise invalid(tool.name, f"sets the header {name!r}, which is ours to set", at)
     for name, value in tool.http.headers.items():
+        at = f"/http/headers/{name}"
         if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value) or not value.isascii():
-            at = f"/http/headers/{name}"
             raise invalid(tool.name, f"has a header {name!r} that is not printable ASCII", at)
+        if name.lower() in _CREDENTIALS and "secret://" not in value and "{" not in value:
+            cause = f"has a credential in the header {name!r}, which everybody could read"
+            raise invalid(tool.name, f"{cause}: keep it as a secret and write secret://NAME", at)
 
 
 def _check_body(tool: ToolDefinition) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
 from harness_common.core.message import Json
@@ -44,6 +44,10 @@ class Reach(StrEnum):
 
     INTERNAL = "internal"
     EXTERNAL = "external"
+
+
+TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
+"""The timeout of a tool that declares none."""
 
 
 @dataclass(frozen=True, slots=True)

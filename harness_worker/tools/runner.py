@@ -12,15 +12,14 @@ import inspect
 import time
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final
 from uuid import uuid4
 
 import structlog
 
 from harness_common.contracts.tool import (
+    TIMEOUT_S,
     AskUser,
     EffectClass,
-    Reach,
     StartChild,
     Tool,
     ToolOutput,
@@ -52,8 +51,6 @@ from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
 log = structlog.get_logger()
-
-TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
 
 
 class ToolNotHere(Transient):

@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         if page.cut_body:
             self.close_connection = True
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Tools that a tenant declares: from the row to the request, the ledger and what the model is told."""
+"""Tools that a tenant declares: from the row to the request, the ledger and the model."""
 
 from __future__ import annotations
 
