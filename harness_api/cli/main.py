@@ -18,6 +18,7 @@ from harness_api.cli import (
     artifacts,
     doctor,
     effects,
+    egress,
     keys,
     processes,
     run_control,
@@ -26,6 +27,7 @@ from harness_api.cli import (
     sessions,
     tenant,
     throttles,
+    tools,
 )
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
@@ -57,6 +59,8 @@ for name, commands in {
     "runs": runs.app,
     "effects": effects.app,
     "agents": agents.app,
+    "tools": tools.app,
+    "egress": egress.app,
     "sessions": sessions.app,
     "schedules": schedules.app,
     "artifacts": artifacts.app,

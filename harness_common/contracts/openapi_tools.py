@@ -329,7 +329,7 @@ def _filled(url: str, variables: Any) -> str:  # noqa: ANN401 - any part of a do
 
 
 def _name(operation: _Operation, prefix: str) -> str:
-    text = operation.id or f"{operation.method}_{operation.path}"
+    text = operation.id or operation.method + operation.path
     plain = _NOT_A_NAME.sub("_", text).strip("_-") or operation.method
     return (prefix + plain)[:64]
 

@@ -6,6 +6,7 @@ not acted on is a failure; everything in doubt is `UnknownOutcome`, for a person
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final, NoReturn
 from urllib.parse import quote, urlencode, urlsplit
@@ -31,6 +32,7 @@ from harness_worker.egress.redact import Redactor
 from harness_worker.egress.retry import retry_after_s
 from harness_worker.egress.transport import Refused
 
+_NO_BODY: Final = object()
 _MAX_ERROR_CHARS: Final = 500
 _TOO_MANY: Final = 429
 _UNAVAILABLE: Final = 503
@@ -72,8 +74,8 @@ class HttpCall:
         if self.definition.effect_class is not EffectClass.READ and request.idempotency_header:
             headers.setdefault(request.idempotency_header, ctx.idempotency_key)
         content: bytes | None = None
-        if self._body is not None:
-            body = self._fill_body(self._body, arguments, secrets)
+        body = self._filled_body(arguments, secrets)
+        if body is not _NO_BODY:
             content, media_type = _encode(body, request.body_type)
             if not any(name.lower() == "content-type" for name in headers):
                 headers["Content-Type"] = media_type
@@ -122,6 +124,17 @@ class HttpCall:
             headers[name] = value
         return headers
 
+    def _filled_body(
+        self, arguments: Mapping[str, Json], secrets: Mapping[str, str]
+    ) -> Json | object:
+        """Return the body, `_NO_BODY` when there is none or its one argument was not given."""
+        if self._body is None:
+            return _NO_BODY
+        try:
+            return self._fill_body(self._body, arguments, secrets)
+        except template.Missing:
+            return _NO_BODY
+
     def _fill_body(
         self, node: Json, arguments: Mapping[str, Json], secrets: Mapping[str, str]
     ) -> Json:
@@ -134,15 +147,17 @@ class HttpCall:
                 return arguments[node.whole]
             return node.fill(arguments, secrets)
         if isinstance(node, list):
-            return [self._fill_body(part, arguments, secrets) for part in node]
+            items = []
+            for part in node:
+                with contextlib.suppress(template.Missing):
+                    items.append(self._fill_body(part, arguments, secrets))
+            return items
         if not isinstance(node, dict):
             return node
         filled: dict[str, Json] = {}
         for name, part in node.items():
-            try:
+            with contextlib.suppress(template.Missing):
                 filled[name] = self._fill_body(part, arguments, secrets)
-            except template.Missing:
-                continue
         return filled
 
     def _wrong(self, cause: str) -> Invalid:
