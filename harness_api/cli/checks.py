@@ -56,6 +56,7 @@ def run_checks(config: Settings) -> Iterator[Finding]:
     yield data_folder(config.data_dir)
     yield disk(config.data_dir)
     yield dev_state(dev, config)
+    yield egress(config)
     yield from postgres(database_url)
     yield redis("redis", redis_url)
     yield broker(config.broker_url, redis_url)
@@ -119,6 +120,22 @@ def dev_state(dev: Mapping[str, Any] | None, config: Settings) -> Finding:
             "Install harness[embedded], or set HARNESS_DATABASE_URL and HARNESS_REDIS_URL.",
         )
     return Finding("harness dev", State.WARN, "not running", "Start it with `harness dev`.")
+
+
+def egress(config: Settings) -> Finding:
+    """Tell which private addresses the requests of tenants may reach."""
+    opened = list(config.tool.http_allow)
+    if config.egress.loopback:
+        opened.insert(0, "this machine (HARNESS_EGRESS__LOOPBACK)")
+    if not opened:
+        return Finding("egress", State.OK, "tools reach public addresses only")
+    return Finding(
+        "egress",
+        State.WARN,
+        f"tools of every tenant may also reach {', '.join(opened)}",
+        "Right for development; elsewhere leave HARNESS_EGRESS__LOOPBACK out and keep "
+        "HARNESS_TOOL__HTTP_ALLOW short.",
+    )
 
 
 def postgres(url: str | None) -> Iterator[Finding]:

