@@ -364,7 +364,7 @@ class ImportedTool(View):
 
     operation: str
     name: str
-    version: int | None = None
+    version: str | None = None
     changed: bool
     effect: str
     warnings: tuple[str, ...] = ()

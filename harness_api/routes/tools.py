@@ -132,7 +132,7 @@ async def post_import(body: ToolImport, services: Use, caller: CanWrite) -> Tool
             row, changed = await store.put_tool(
                 services.db, caller.tenant_id, item.definition, caller.actor
             )
-            version = row["version"]
+            version = str(row["version"])
         made.append(
             ImportedTool(
                 operation=item.operation,

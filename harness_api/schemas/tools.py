@@ -86,7 +86,7 @@ class ImportedTool(Output):
 
     operation: str
     name: str
-    version: int | None
+    version: str | None
     """Null in a dry run."""
     changed: bool
     effect: Effect

@@ -8,6 +8,7 @@ connection that the server is about to close, which would leave its outcome unkn
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +24,7 @@ from harness_common.core.ids import encode
 from harness_common.settings import Settings
 from harness_worker.egress.body import BadBody, Body, read_body
 from harness_worker.egress.reachable import MAX_REDIRECTS, Reachable
-from harness_worker.egress.transport import Counts, EgressTransport, Interceptor, Refused
+from harness_worker.egress.transport import Counts, EgressTransport, Interceptor, Refused, tls
 
 RulesOf = Callable[[UUID], Awaitable[HostRules]]
 RULES_KEPT_S: Final = 1.0
@@ -102,6 +103,7 @@ class Egress:
     async def transport(self, tenant_id: UUID) -> EgressTransport:
         """Make a transport of the tenant's own, for a client that is used more than once."""
         rules = await self._rules(tenant_id)
+        await asyncio.to_thread(tls)  # nobody waits for the certificates to be loaded but this
         return EgressTransport(
             encode("tenant", tenant_id),
             self._reach(rules),
@@ -126,7 +128,8 @@ class Egress:
         Raises `Refused` and `TooManyRedirects` (nothing happened), and `httpx.HTTPError`:
         of those, `NOT_SENT` say that the server never saw the request.
         """
-        connect_s = min(CONNECT_S, ask.timeout_s)
+        # Two addresses may be tried: connecting in vain must end before the call does.
+        connect_s = min(CONNECT_S, ask.timeout_s / 3)
         timeout = httpx.Timeout(ask.timeout_s, connect=connect_s, pool=connect_s)
         async with await self.client(tenant_id, timeout=timeout, headers=_HEADERS) as client:
             url, headers = ask.url, dict(ask.headers)

@@ -31,6 +31,17 @@ class Redactor:
                 text = text.replace(form, HIDDEN)
         return text
 
+    def cut(self, text: str) -> str:
+        """Return a text that was cut off without them, and without the beginning of one at its
+        end.
+        """
+        text = self.text(text)
+        for form in self._forms:
+            for length in range(len(form) - 1, _SHORTEST - 1, -1):
+                if text.endswith(form[:length]):
+                    return text[:-length] + HIDDEN
+        return text
+
     def bytes(self, data: bytes) -> bytes:
         """Return bytes without them."""
         for form in self._forms:

@@ -130,10 +130,10 @@ class EgressTransport(httpx.AsyncBaseTransport):
 
 def safe_transport(policy: Policy, resolver: Resolver | None) -> AsyncSafeTransport:
     """Make the transport of one policy; the environment's proxies and certificates are not read."""
-    return AsyncSafeTransport(policy=policy, resolver=resolver, verify=_tls(), trust_env=False)
+    return AsyncSafeTransport(policy=policy, resolver=resolver, verify=tls(), trust_env=False)
 
 
 @cache
-def _tls() -> ssl.SSLContext:
-    """Build the TLS context once: loading the certificates takes tens of milliseconds."""
+def tls() -> ssl.SSLContext:
+    """Build the TLS context once: loading the certificates takes up to a second."""
     return httpx.create_ssl_context(trust_env=False)

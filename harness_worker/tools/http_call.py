@@ -189,10 +189,12 @@ class HttpCall:
         if _is_json(answer):
             return self._json(answer, hide, head)
         if _is_text(answer):
-            text = hide.text(_decode(answer))
+            text = _decode(answer)
+            text = hide.cut(text) if answer.truncated else hide.text(text)
             return ToolOutput(head | {"text": text, "truncated": answer.truncated})
-        kept = NewArtifact(f"{self.name}.bin", answer.content_type, hide.bytes(answer.body))
-        more = {"content_type": answer.content_type, "size_bytes": len(answer.body)}
+        kind = hide.text(answer.content_type) or "application/octet-stream"
+        kept = NewArtifact(f"{self.name}.bin", kind, hide.bytes(answer.body))
+        more = {"content_type": kind, "size_bytes": len(answer.body)}
         return ToolOutput(head | more | {"truncated": answer.truncated}, (kept,))
 
     def _json(self, answer: Answer, hide: Redactor, head: dict[str, Json]) -> ToolOutput:
@@ -224,8 +226,9 @@ class HttpCall:
     def _status(self, answer: Answer, hide: Redactor) -> HarnessError:
         """Say what a status that is no success means for a call of this effect."""
         status, code = answer.status, f"HTTP_{answer.status}"
-        said = hide.text(_decode(answer)[:2_000])[:_MAX_ERROR_CHARS] if _is_text(answer) else ""
-        start = f"Tool {self.name!r}: {self.shown} answered {status} {answer.reason}".rstrip()
+        said = hide.cut(_decode(answer))[:_MAX_ERROR_CHARS] if _is_text(answer) else ""
+        reason = hide.text(answer.reason)
+        start = f"Tool {self.name!r}: {self.shown} answered {status} {reason}".rstrip()
         start += f": {' '.join(said.split())}" if said.strip() else "."
         wait_s = retry_after_s(answer.headers)
         if status == _TOO_MANY or (status == _UNAVAILABLE and wait_s is not None):

@@ -16,10 +16,10 @@ import httpx
 from harness_common.contracts.http_tool import as_definition
 from harness_common.contracts.secrets import Secrets
 from harness_common.contracts.tool import EffectClass, Tool, ToolContext, ToolOutput, ToolSpec
-from harness_common.core.errors import Denied, NotFound
+from harness_common.core.errors import Denied, NotFound, Transient
 from harness_common.core.host_rules import HostRules
 from harness_common.core.message import Json
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database, DatabaseUnavailable, Row
 from harness_worker.egress.client import Egress, TooManyRedirects
 from harness_worker.egress.redact import Redactor
 from harness_worker.egress.transport import Refused
@@ -89,14 +89,22 @@ class TenantTools:
         self, tenant_id: UUID, call: HttpCall, ctx: ToolContext, arguments: dict[str, Json]
     ) -> ToolOutput:
         """Make one call. Secrets exist from here to the end of this function."""
-        secrets = {
-            reference: await self._secrets.resolve(tenant_id, reference)
-            for reference in call.secrets
-        }
-        hide = Redactor(secrets.values())
-        ask = call.ask(ctx, arguments, secrets)
+        hide = Redactor()
         try:
-            answer = await self._egress.send(tenant_id, ask)
+            secrets = {
+                reference: await self._secrets.resolve(tenant_id, reference)
+                for reference in call.secrets
+            }
+            hide = Redactor(secrets.values())
+            answer = await self._egress.send(tenant_id, call.ask(ctx, arguments, secrets))
+        except DatabaseUnavailable as problem:
+            # Only what comes before the request asks Postgres: of a write, nothing happened.
+            raise Transient(
+                f"Tool {call.name!r}: nothing was sent, as the platform could not read its own "
+                "settings. Try again later.",
+                code="NOT_SENT",
+                tool=call.name,
+            ) from problem
         except (Refused, TooManyRedirects, httpx.HTTPError) as problem:
             call.fail(problem, hide)
         return call.result(answer, hide)
@@ -109,7 +117,7 @@ def _refusing(row: Row) -> Tool:
     async def refuse(ctx: ToolContext, /, **arguments: Any) -> ToolOutput:
         del ctx, arguments
         raise Denied(
-            f"the tool was {state} by {row['changed_by']}; use another one",
+            f"the tool was {state}; use another one",
             code=f"TOOL_{state.upper()}",
             tool=row["name"],
         )
