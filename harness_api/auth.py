@@ -42,6 +42,8 @@ _READS: Final = frozenset(
         "effects",
         "policies",
         "secrets",
+        "tools",
+        "egress",
         "tenant",
         "workers",
     )

@@ -130,7 +130,7 @@ class ToolSettings(_Group):
     """What built-in tools may touch."""
 
     http_allow: tuple[str, ...] = ()
-    """Hosts or networks that `http_get` may reach although they are private."""
+    """Hosts or networks that outgoing HTTP may reach although they are private."""
     file_root: Path | None = None
     """The folder below which `file_read` and `file_list` see; None refuses them."""
     sql_sources: Path | None = None
@@ -183,6 +183,15 @@ class SecretSettings(_Group):
     """How long a worker may use a secret's value before it reads it again."""
 
 
+class EgressSettings(_Group):
+    """Outgoing HTTP of tools, webhooks and MCP servers."""
+
+    loopback: bool = False
+    """Let tenants reach this machine's own ports: for development, where all tenants are you."""
+    interceptor: str | None = None
+    """`module:function` that may add headers to each request, for a service mesh or a gateway."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -219,6 +228,7 @@ class Settings(BaseSettings):
     tool: ToolSettings = ToolSettings()
     sandbox: SandboxSettings = SandboxSettings()
     secrets: SecretSettings = SecretSettings()
+    egress: EgressSettings = EgressSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

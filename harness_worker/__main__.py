@@ -20,6 +20,7 @@ import structlog
 
 from harness_common.settings import Settings, settings
 from harness_common.telemetry.logs import configure_logging
+from harness_worker.egress.client import Egress
 from harness_worker.quarantine import Quarantine
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.worker_process import (
@@ -116,7 +117,7 @@ def main() -> int:
     config = settings()
     configure_logging(config.log)
     try:
-        ToolRegistry.from_settings(config)
+        ToolRegistry.from_settings(config, Egress(config))
     except Exception as error:  # noqa: BLE001 - user modules may raise anything at import
         log.error(
             "tools.not_loaded", tools=config.worker.tools, error=f"{type(error).__name__}: {error}"

@@ -23,6 +23,7 @@ from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable, Row
 from harness_worker.runtime import Runtime, register
 from harness_worker.throttles import from_json
+from harness_worker.tools.announce import announce
 
 log = structlog.get_logger()
 
@@ -47,6 +48,7 @@ async def beat(runtime: Runtime) -> None:
         # Pruned while we were cut off: announce ourselves again, or every claim would be an orphan.
         log.warning("worker.forgotten", worker=str(runtime.worker))
         await register(runtime.heart, runtime.settings, runtime.worker, runtime.name)
+        await announce(runtime.heart, runtime.worker, runtime.catalog.local)
     for row in own:
         runtime.clock.set(row["now"])
         runtime.throttles.refresh(map(from_json, row["throttles"] or ()), row["now"])

@@ -40,13 +40,16 @@ from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
+from harness_worker.egress.client import Egress
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.sandbox.service import WorkerSandbox
 from harness_worker.throttles import Throttles
+from harness_worker.tools.announce import announce
 from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.caged import caged_modules, checked_dial
 from harness_worker.tools.catalog import Catalog
+from harness_worker.tools.http_tools import TenantTools, rules_of
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.threads import ToolThreads
 
@@ -255,7 +258,8 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     http = shared_client()
     prefix = settings.redis.prefix
     channel, clock = Channel(redis, prefix), PgClock()
-    registry = ToolRegistry.from_settings(settings)
+    egress = Egress(settings, partial(rules_of, db))
+    registry = ToolRegistry.from_settings(settings, egress)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -269,7 +273,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        catalog=Catalog(registry),
+        catalog=Catalog(registry, [TenantTools(db, egress)]),
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
@@ -288,6 +292,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))
+    await announce(heart, worker, runtime.catalog.local)
     runtime.throttles.deaf = runtime.breakers.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now
     assert runtime.sandbox is not None

@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from harness_api.cli.files import read_object
 from harness_api.cli.options import Json, Limit, connect, examples, group
-from harness_api.cli.output import clean, clock, print_json, print_pairs, print_table, short
+from harness_api.cli.output import clean, clock, print_json, print_pairs, print_table, say, short
 from harness_common.core.errors import Invalid
 
 app = group("Define agents and look at them.")
 
 
 def read_agent_file(path: Path, name: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Read a definition from a .json or .toml file; raises `Invalid`.
+    """Read a definition from a .json, .toml or .yaml file; raises `Invalid`.
 
     Either `{"name": …, "spec": {…}}`, or the fields of the spec with `name` among them.
     Without a name the file's own is taken.
     """
-    readers = {".json": json.loads, ".toml": tomllib.loads}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise Invalid(
-            f"{path} is neither .json nor .toml. YAML is not read, since Harness ships no parser "
-            "for it; write the definition as JSON or TOML.",
-            code="USAGE",
-        )
-    try:
-        found = reader(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Invalid(f"Cannot read {path}: {error.strerror}", code="USAGE") from error
-    except ValueError as error:
-        raise Invalid(
-            f"{path} is not valid {path.suffix[1:].upper()}: {error}", code="USAGE"
-        ) from (error)
-    if not isinstance(found, dict):
-        raise Invalid(f"{path} holds no object", code="USAGE")
+    found = read_object(path)
     own_name = found.pop("name", None)
     spec = found.pop("spec", None)
     if spec is not None and (found or not isinstance(spec, dict)):
@@ -51,7 +34,7 @@ def read_agent_file(path: Path, name: str | None = None) -> tuple[str, dict[str,
     epilog=examples("harness agents apply analyst.json", "harness agents apply a.toml --name b")
 )
 def apply(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .json or .toml file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .json, .toml or .yaml file.")],
     name: Annotated[str | None, typer.Option(help="Its name, instead of the file's.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -63,6 +46,8 @@ def apply(
         print_json(agent)
         return
     print(f"{agent.name} is at version {agent.version} ({short(agent.digest, 13)})")
+    for warning in agent.warnings:
+        say(f"warning: {warning}")
 
 
 @app.command("list")

@@ -44,6 +44,7 @@ def run_checks(config: Settings) -> Iterator[Finding]:
     yield disk(config.data_dir)
     yield dev_state(dev, config)
     yield from sandbox()
+    yield egress(config)
     yield from postgres(with_urls.database_url or with_urls.system_database_url)
     yield from logins.check(with_urls)
     yield redis("redis", redis_url)
@@ -136,6 +137,22 @@ def sandbox() -> Iterator[Finding]:
         yield Finding("sandbox", State.WARN, f"none; {reasons}", advice)
     for note in report["notes"]:
         yield Finding("sandbox", State.OK, f"note: {note}")
+
+
+def egress(config: Settings) -> Finding:
+    """Tell which private addresses the requests of tenants may reach."""
+    opened = list(config.tool.http_allow)
+    if config.egress.loopback:
+        opened.insert(0, "this machine (HARNESS_EGRESS__LOOPBACK)")
+    if not opened:
+        return Finding("egress", State.OK, "tools reach public addresses only")
+    return Finding(
+        "egress",
+        State.WARN,
+        f"tools of every tenant may also reach {', '.join(opened)}",
+        "Right for development; elsewhere leave HARNESS_EGRESS__LOOPBACK out and keep "
+        "HARNESS_TOOL__HTTP_ALLOW short.",
+    )
 
 
 def postgres(url: str | None) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from harness_api.cli import (
     artifacts,
     doctor,
     effects,
+    egress,
     keys,
     policy,
     processes,
@@ -29,7 +30,7 @@ from harness_api.cli import (
     sessions,
     tenant,
     throttles,
-    tool_breakers,
+    tools,
 )
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
@@ -64,10 +65,11 @@ for name, commands in {
     "effects": effects.app,
     "policy": policy.app,
     "agents": agents.app,
+    "tools": tools.app,
+    "egress": egress.app,
     "sessions": sessions.app,
     "schedules": schedules.app,
     "artifacts": artifacts.app,
-    "tools": tool_breakers.app,
     "keys": keys.app,
     "secrets": secrets.app,
     "tenant": tenant.app,

@@ -6,13 +6,10 @@ from typing import Annotated
 
 import typer
 
-from harness_api.cli.options import Json, connect, examples, group
+from harness_api.cli.options import Json, connect
 from harness_api.cli.output import print_json, print_table, short
 
-app = group("Tools: which of them fail now.")
 
-
-@app.command(epilog=examples("harness tools breakers"))
 def breakers(as_json: Json = False) -> None:
     """List the tools that failed lately; one that is open is not called until its time."""
     with connect() as client:
@@ -33,7 +30,6 @@ def breakers(as_json: Json = False) -> None:
     )  # fmt: skip
 
 
-@app.command("reset-breaker", epilog=examples("harness tools reset-breaker http_get"))
 def reset_breaker(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the tool.")],
     as_json: Json = False,

@@ -28,7 +28,7 @@ from harness_api.client.schedules import Schedules
 from harness_api.client.secrets import Secrets
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
-from harness_api.client.tools import Tools
+from harness_api.client.tools import Egress, Tools
 from harness_api.client.wire import AsyncWire, BlockingWire, Wire
 
 
@@ -43,6 +43,8 @@ class _Nouns(Generic[M]):
         self.effects: Effects[M] = Effects(http)
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
+        self.tools: Tools[M] = Tools(http)
+        self.egress: Egress[M] = Egress(http)
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
@@ -52,7 +54,6 @@ class _Nouns(Generic[M]):
         self.platform: Platforms[M] = Platforms(http)
         self.workers: Workers[M] = Workers(http)
         self.throttles: Throttles[M] = Throttles(http)
-        self.tools: Tools[M] = Tools(http)
         self.audit: Audit[M] = Audit(http)
         self.health: Health[M] = Health(http)
         self._wire = wire

@@ -434,6 +434,74 @@ class Agent(View):
     digest: str
     created_at: datetime
     created_by: str = ""
+    warnings: tuple[str, ...] = ()
+    """Said when it is put: what to look at before a run is started."""
+
+
+class Tool(View):
+    """A tool: one version of a tenant's own, or one that workers have."""
+
+    name: str
+    version: str
+    source: str
+    kind: str
+    status: str
+    description: str
+    input_schema: dict[str, Any]
+    effect: str
+    risk: str = "low"
+    permission_tags: tuple[str, ...] = ()
+    sandbox: str = "none"
+    timeout_s: float
+    cost_estimate_usd: float = 0.0
+    outbound: bool = False
+    reads_private: bool = False
+    untrusted_output: bool = False
+    repeatable: bool = False
+    max_attempts: int | None = None
+    cache_s: float | None = None
+    fallback: str | None = None
+    queues: tuple[str, ...] = ()
+    digest: str
+    created_at: datetime
+    created_by: str | None = None
+    definition: dict[str, Any] | None = None
+
+
+class ImportedTool(View):
+    """What became of one operation of a document."""
+
+    operation: str
+    name: str
+    version: str | None = None
+    changed: bool
+    effect: str
+    warnings: tuple[str, ...] = ()
+    definition: dict[str, Any]
+
+
+class SkippedOperation(View):
+    """An operation of which no tool was made, and why."""
+
+    operation: str
+    reason: str
+
+
+class ImportedTools(View):
+    """The outcome of an import."""
+
+    tools: tuple[ImportedTool, ...] = ()
+    skipped: tuple[SkippedOperation, ...] = ()
+    dry_run: bool = False
+
+
+class EgressRules(View):
+    """Where the tenant's own requests may go."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    changed_at: datetime | None = None
+    changed_by: str | None = None
 
 
 class Session(View):

@@ -10,6 +10,7 @@ from harness_api.routes import (
     approvals,
     artifacts,
     effects,
+    egress,
     health,
     platform,
     policies,
@@ -23,6 +24,7 @@ from harness_api.routes import (
     tenant,
     throttles,
     tool_breakers,
+    tools,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -35,13 +37,15 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policies.router,
     artifacts.router,
     agents.router,
+    tool_breakers.router,  # before tools: /v1/tools/breakers is no tool
+    tools.router,
+    egress.router,
     sessions.router,
     schedules.router,
     api_keys.router,
     secrets.router,
     tenant.router,
     throttles.router,
-    tool_breakers.router,
     platform.router,
     health.router,
 )

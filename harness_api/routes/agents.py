@@ -10,12 +10,13 @@ from harness_api.auth import Caller, requires
 from harness_api.deps import Use
 from harness_api.paging import IdCursor, Limit, NumberCursor, id_of, page
 from harness_api.routing import new_router
-from harness_api.schemas.agents import AgentPut, AgentView
+from harness_api.schemas.agents import AgentPut, AgentPutView, AgentView
 from harness_api.schemas.base import Page
 from harness_common.contracts.agent import Name
 from harness_common.core.ids import encode
 from harness_common.store.agents import list_agents, list_versions, put_agent, read_agent
 from harness_common.store.db import Row
+from harness_common.store.tools import missing_tools
 
 router = new_router("/v1/agents", "agents")
 
@@ -40,21 +41,30 @@ def agent_view(row: Row) -> AgentView:
     "",
     status_code=201,
     operation_id="putAgent",
-    response_model=AgentView,
+    response_model=AgentPutView,
     responses={
-        200: {"model": AgentView, "description": "Unchanged: the newest version is the same."}
+        200: {"model": AgentPutView, "description": "Unchanged: the newest version is the same."}
     },
 )
 async def post_agent(
     body: AgentPut, response: Response, services: Use, caller: CanWrite
-) -> AgentView:
-    """Add a version of an agent; a definition equal to the newest version changes nothing."""
+) -> AgentPutView:
+    """Add a version of an agent; a definition equal to the newest version changes nothing.
+
+    `warnings` names tools that neither the tenant nor a live worker has: until one does, a run
+    waits for it and then fails.
+    """
     row, made = await put_agent(
         services.db, caller.tenant_id, body.name, body.spec.plain(), caller.actor
     )
     response.status_code = 201 if made else 200
     response.headers["Location"] = f"/v1/agents/{row['name']}/versions/{row['version']}"
-    return agent_view(row)
+    missing = await missing_tools(services.db, caller.tenant_id, body.spec.tools)
+    warnings = [
+        f"no live worker and no tool of the tenant is called {name!r}; see `harness tools list`"
+        for name in missing
+    ]
+    return AgentPutView(**agent_view(row).model_dump(), warnings=warnings)
 
 
 @router.get("", operation_id="listAgents", response_model=Page[AgentView])

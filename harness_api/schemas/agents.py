@@ -45,3 +45,9 @@ class AgentView(Output):
     digest: str
     created_at: Time
     created_by: str
+
+
+class AgentPutView(AgentView):
+    """What was put, and what to look at before a run is started."""
+
+    warnings: list[str]

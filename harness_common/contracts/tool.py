@@ -39,6 +39,7 @@ class Reach(StrEnum):
 
 
 TIMEOUT_S: Final = {Reach.EXTERNAL: 10.0, Reach.INTERNAL: 30.0}
+"""The timeout of a tool that declares none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,4 +37,6 @@ def configure_logging(config: LogSettings) -> None:
         logger_factory=structlog.PrintLoggerFactory(),
         cache_logger_on_first_use=True,
     )
+    for name in ("httpx", "httpcore"):  # they write whole addresses, which may hold secrets
+        logging.getLogger(name).setLevel(logging.WARNING)
     logging.basicConfig(stream=sys.stdout, level=max(level, logging.WARNING), format="%(message)s")

@@ -18,8 +18,8 @@ from harness_common.contracts.sandbox import Ask, CageJob, CageResult, Sandbox, 
 from harness_common.contracts.tool import EffectClass, Tool, ToolContext, ToolReturn
 from harness_common.core.errors import Denied, Permanent, UnknownOutcome
 from harness_common.core.message import Json
+from harness_worker.egress.reachable import Reachable
 from harness_worker.sandbox import values
-from harness_worker.tools.reachable import Reachable
 
 META_KEY: Final = "program"
 _CONNECT_S: Final = 10.0

@@ -1,42 +1,34 @@
 """`http_get`: a web page or API answer by URL, from public addresses only.
 
-Three things keep it out of the operator's network: `ssrfguard` resolves a name once, checks every
-address and connects to exactly the checked one; the address table is stricter than its default
-(`reachable`); and redirects are followed here, by hand, so that each target is checked like the
-first.
-Environment proxies are not read: a proxy would resolve for itself.
+What may be reached is decided by `harness_worker.egress`: the operator's addresses and the tenant's
+hosts, at each hop of a redirect.
 """
 
 from __future__ import annotations
 
 import re
-import ssl
-import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import cache
 from pathlib import PurePosixPath
 from typing import Annotated
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import httpx
 from pydantic import Field
-from ssrfguard import Resolver, SSRFGuardError
-from ssrfguard.httpx import AsyncClient
 
-from harness_common.contracts.tool import NewArtifact, Tool, ToolOutput
+from harness_common.contracts.tool import NewArtifact, Tool, ToolContext, ToolOutput
 from harness_common.core.errors import Denied, HarnessError, Limited, Permanent, Transient
+from harness_common.core.ids import decode
 from harness_common.core.message import Json
 from harness_common.settings import Settings
+from harness_worker.egress.client import Answer, Ask, Egress, TooManyRedirects
+from harness_worker.egress.reachable import MAX_REDIRECTS, MAX_URL_CHARS
+from harness_worker.egress.retry import retry_after_s
+from harness_worker.egress.transport import Refused
 from harness_worker.sdk import tool
-from harness_worker.tools.reachable import MAX_REDIRECTS, MAX_URL_CHARS, Reachable
 
 _NAME = "http_get"
 _MAX_BODY_BYTES = 2 * 1024 * 1024
-_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TIMEOUT_S = 10.0
 _FINE = range(200, 400)
 _SERVER_ERRORS = range(500, 600)
 _TRY_AGAIN = frozenset({408, 425})
@@ -45,14 +37,12 @@ _TOO_MANY_REQUESTS = 429
 _HEADERS = {
     "user-agent": "harness-http-get/1",
     "accept": "text/html, text/plain, application/json, */*;q=0.5",
-    # Decoded here with a bound: a compressed body may unpack to far more than was sent.
-    "accept-encoding": "gzip, identity",
 }
 
 
-def build(settings: Settings) -> list[Tool]:
-    """Build the tool with the allow-list of the settings."""
-    fetcher = Fetcher(settings.tool.http_allow)
+def build(settings: Settings, egress: Egress | None = None) -> list[Tool]:
+    """Build the tool; without `egress` no tenant has rules of its own."""
+    fetcher = Fetcher(egress or Egress(settings))
 
     @tool(
         effect="read",
@@ -62,6 +52,7 @@ def build(settings: Settings) -> list[Tool]:
         outbound=True,  # an address can carry what the model has read
     )
     async def http_get(
+        ctx: ToolContext,
         url: Annotated[
             str,
             Field(
@@ -84,117 +75,46 @@ def build(settings: Settings) -> list[Tool]:
         and 8443; private, local and metadata addresses are refused. A status of 400 or above is an
         error with code HTTP_404 and the like.
         """
-        answer = await fetcher.get(url)
+        answer = await fetcher.get(url, decode("tenant", ctx.tenant_id))
         return _output(answer)
 
     return [http_get]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer below 400, read to its end or to the cap."""
-
-    url: str
-    status: int
-    content_type: str
-    charset: str | None
-    body: bytes
-    truncated: bool
-
-
 class Fetcher:
-    """GET with the address checks; `allow` is `settings.tool.http_allow`."""
+    """GET through the egress client, its failures in words for a model."""
 
-    def __init__(self, allow: Iterable[str] = (), resolver: Resolver | None = None) -> None:
-        self._reachable = Reachable(allow)
-        self._resolver = resolver
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
 
-    async def get(self, url: str) -> Answer:
+    async def get(self, url: str, tenant_id: UUID) -> Answer:
         """Fetch `url`, following redirects; raises as `http_get` says (`Denied`, `Transient`,
         `Permanent`, `Limited`).
         """
-        here = url
-        for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._hop(here)
-            if isinstance(answer, Answer):
-                return answer
-            here = answer
-        raise Permanent(
-            f"Tool {_NAME!r}: more than {MAX_REDIRECTS} redirects from {_shown(url)}. "
-            "Use the final address if you know it.",
-            code="TOO_MANY_REDIRECTS",
-            tool=_NAME,
+        ask = Ask(
+            "GET", url, _HEADERS, timeout_s=_TIMEOUT_S, max_bytes=_MAX_BODY_BYTES, follow=True
         )
-
-    async def _hop(self, url: str) -> Answer | str:
-        """Make one request; returns the answer, or the address it redirects to."""
         try:
-            policy = self._reachable.policy_for(url)
-            async with (
-                AsyncClient(
-                    policy=policy,
-                    resolver=self._resolver,
-                    trust_env=False,
-                    verify=_tls(),
-                    follow_redirects=False,
-                    timeout=_TIMEOUT,
-                    headers=_HEADERS,
-                ) as client,
-                client.stream("GET", url) as response,
-            ):
-                location = response.headers.get("location")
-                if response.status_code in _REDIRECTS and location:
-                    return str(response.url.join(location))
-                if response.status_code not in _FINE:
-                    raise _status_error(response)
-                return await _read(response)
-        except SSRFGuardError as refused:
-            raise _blocked(url, getattr(refused, "reason", str(refused))) from refused
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as problem:
-            raise _blocked(url, str(problem)) from problem
+            answer = await self._egress.send(tenant_id, ask)
+        except Refused as refused:
+            raise _blocked(url, str(refused)) from refused
+        except TooManyRedirects as problem:
+            raise Permanent(
+                f"Tool {_NAME!r}: more than {MAX_REDIRECTS} redirects from {_shown(url)}. "
+                "Use the final address if you know it.",
+                code="TOO_MANY_REDIRECTS",
+                tool=_NAME,
+            ) from problem
         except httpx.TimeoutException as problem:
             raise _transient(url, "did not answer in time", "TIMEOUT") from problem
         except httpx.HTTPError as problem:
             cause = f"cannot be reached ({str(problem) or type(problem).__name__})"
             raise _transient(url, cause, "CONNECTION_FAILED") from problem
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Build the TLS context once: loading the certificates takes tens of milliseconds."""
-    return httpx.create_ssl_context(trust_env=False)
-
-
-async def _read(response: httpx.Response) -> Answer:
-    """Read the body to the cap, decoding gzip with a bound of its own."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise Permanent(
-            f"Tool {_NAME!r}: {_shown(str(response.url))} answered in the encoding "
-            f"{encoding[:40]!r}, which was not asked for. Use another address.",
-            code="UNSUPPORTED_ENCODING",
-            tool=_NAME,
-        )
-    # 32 + 15: zlib tells gzip and zlib headers apart by itself.
-    unpack = zlib.decompressobj(32 + zlib.MAX_WBITS) if encoding not in ("", "identity") else None
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        room = _MAX_BODY_BYTES + 1 - len(body)
-        try:
-            body += unpack.decompress(chunk, room) if unpack else chunk[:room]
-        except zlib.error as problem:
-            raise _transient(str(response.url), "sent a damaged body", "BAD_BODY") from problem
-        if len(body) > _MAX_BODY_BYTES:
-            break
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return Answer(
-        url=str(response.url),
-        status=response.status_code,
-        content_type=media_type,
-        charset=response.charset_encoding,
-        body=bytes(body[:_MAX_BODY_BYTES]),
-        truncated=len(body) > _MAX_BODY_BYTES,
-    )
+        if answer.status not in _FINE:
+            raise _status_error(answer)
+        if answer.broken is not None:
+            raise _broken(answer)
+        return answer
 
 
 def _output(answer: Answer) -> ToolOutput:
@@ -237,17 +157,17 @@ def _decode(answer: Answer) -> str:
         return answer.body.decode("utf-8", errors="replace")
 
 
-def _status_error(response: httpx.Response) -> HarnessError:
+def _status_error(answer: Answer) -> HarnessError:
     """Say what the server refused; 5xx may pass, 429 says when, every other one stays."""
-    status = response.status_code
+    status = answer.status
     code = f"HTTP_{status}"
-    answered = f"answered {status} {response.reason_phrase[:80]}".rstrip()
-    start = f"Tool {_NAME!r}: {_shown(str(response.url))} {answered}."
+    answered = f"answered {status} {answer.reason}".rstrip()
+    start = f"Tool {_NAME!r}: {_shown(answer.url)} {answered}."
     if status == _TOO_MANY_REQUESTS:
         return Limited(
             f"{start} Wait before you ask this server again.",
-            retry_after_s=_retry_after_s(response.headers.get("retry-after")),
-            scope=f"http:{response.url.host}",
+            retry_after_s=retry_after_s(answer.headers),
+            scope=f"http:{urlsplit(answer.url).hostname}",
             code=code,
             tool=_NAME,
         )
@@ -258,17 +178,15 @@ def _status_error(response: httpx.Response) -> HarnessError:
     )
 
 
-def _retry_after_s(value: str | None) -> float | None:
-    """Read Retry-After (RFC 9110, 10.2.3): seconds or a date."""
-    if value is None:
-        return None
-    if value.strip().isdecimal():
-        return float(value)
-    try:
-        at = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (at.astimezone(UTC) - datetime.now(UTC)).total_seconds())
+def _broken(answer: Answer) -> HarnessError:
+    """Say why a body could not be read."""
+    if "encoding" in (answer.broken or ""):
+        return Permanent(
+            f"Tool {_NAME!r}: {_shown(answer.url)} {answer.broken}. Use another address.",
+            code="UNSUPPORTED_ENCODING",
+            tool=_NAME,
+        )
+    return _transient(answer.url, str(answer.broken), "BAD_BODY")
 
 
 def _blocked(url: str, reason: str) -> Denied:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import re
 from collections.abc import Callable, Iterable, Iterator
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 
 from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import EffectClass, Tool, ToolSpec
+from harness_common.contracts.tool_schema import check_name, check_schema, invalid
 from harness_common.core.errors import Invalid, NotFound
-from harness_common.core.message import Json
 from harness_common.settings import Settings
+from harness_worker.egress.client import Egress
 from harness_worker.tools import (
     append_line,
     artifact_read,
@@ -46,7 +43,6 @@ BUILTINS: tuple[Callable[[Settings], list[Tool]], ...] = (
     file_list.build,
     file_read.build,
     file_write.build,
-    http_get.build,
     python_run.build,
     run_program.build,
     sql_query.build,
@@ -57,7 +53,6 @@ BUILTINS: tuple[Callable[[Settings], list[Tool]], ...] = (
 )
 
 _MAX_ATTEMPTS = 10
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 
 
 class ToolRegistry:
@@ -69,9 +64,13 @@ class ToolRegistry:
             self.add(tool)
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> ToolRegistry:
-        """Build the registry of a worker: `BUILTINS`, then the modules of `worker.tools`."""
+    def from_settings(cls, settings: Settings, egress: Egress | None = None) -> ToolRegistry:
+        """Build the registry of a worker: `BUILTINS`, those that send requests out by `egress`,
+        then the modules of `worker.tools`.
+        """
         registry = cls(tool for build in BUILTINS for tool in build(settings))
+        for tool in http_get.build(settings, egress):
+            registry.add(tool)
         for module in settings.worker.tools:
             registry.load_module(module)
         return registry
@@ -82,7 +81,7 @@ class ToolRegistry:
         """
         check_spec(tool.spec)
         if tool.spec.name in self._tools:
-            raise _invalid(tool.spec, "is already registered; give one of the two another name")
+            raise invalid(tool.spec.name, "is already registered; give one of the two another name")
         self._tools[tool.spec.name] = tool
 
     def remove(self, name: str) -> Tool:
@@ -171,88 +170,23 @@ def check_spec(spec: ToolSpec) -> None:
     """Refuse a specification that a provider or the validator would choke on; raises `Invalid`
     (`TOOL_INVALID`).
     """
-    if _NAME.fullmatch(spec.name) is None:
-        raise _invalid(spec, "has a bad name; use 1 to 64 of the characters a-z A-Z 0-9 _ -")
+    check_name(spec.name)
     if not spec.description.strip():
-        raise _invalid(spec, "has no description; say what it does and when to use it")
+        raise invalid(spec.name, "has no description; say what it does and when to use it")
     if spec.hosts and spec.sandbox is not SandboxTier.A:
-        raise _invalid(spec, 'names `hosts`, which needs sandbox="A": tier B has no sockets')
-    schema = spec.input_schema
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise _invalid(spec, 'has an input schema that is not `"type": "object"` at the top', "")
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as problem:
-        pointer = _pointer(problem.absolute_path)
-        cause = f"has an invalid input schema at {pointer or 'its top'}: {problem.message[:300]}"
-        raise _invalid(spec, cause, pointer) from problem
-    _check_references(spec, schema, schema, ())
+        raise invalid(spec.name, 'names `hosts`, which needs sandbox="A": tier B has no sockets')
+    check_schema(spec.name, spec.input_schema)
     _check_faults(spec)
 
 
 def _check_faults(spec: ToolSpec) -> None:
     """Refuse what a tool cannot promise of its failures and results."""
     if spec.max_attempts is not None and not 1 <= spec.max_attempts <= _MAX_ATTEMPTS:
-        raise _invalid(spec, f"has max_attempts {spec.max_attempts}; use 1 to {_MAX_ATTEMPTS}")
+        cause = f"has max_attempts {spec.max_attempts}; use 1 to {_MAX_ATTEMPTS}"
+        raise invalid(spec.name, cause)
     if spec.cache_s is not None and (spec.effect is not EffectClass.READ or spec.cache_s <= 0):
-        raise _invalid(spec, "has cache_s, which is for reads, and more than 0")
+        raise invalid(spec.name, "has cache_s, which is for reads, and more than 0")
     if spec.fallback == spec.name:
-        raise _invalid(spec, "is its own fallback; name another tool")
-    if spec.output_schema is None:
-        return
-    try:
-        Draft202012Validator.check_schema(spec.output_schema)
-    except SchemaError as problem:
-        pointer = _pointer(problem.absolute_path)
-        cause = f"has an invalid output schema at {pointer or 'its top'}: {problem.message[:300]}"
-        raise _invalid(spec, cause, pointer) from problem
-    _check_references(spec, spec.output_schema, spec.output_schema, ())
-
-
-def _check_references(spec: ToolSpec, root: Json, node: Json, path: tuple[str | int, ...]) -> None:
-    """Refuse a `$ref` that leaves the schema or leads nowhere: it would only fail when the model
-    calls.
-    """
-    if isinstance(node, list):
-        for index, part in enumerate(node):
-            _check_references(spec, root, part, (*path, index))
-    if not isinstance(node, dict):
-        return
-    for key in ("$ref", "$dynamicRef"):
-        target = node.get(key)
-        if isinstance(target, str) and not _leads_somewhere(root, target):
-            pointer = _pointer((*path, key))
-            raise _invalid(
-                spec, f"has a schema whose {pointer} {target!r} is not inside it", pointer
-            )
-    for key, part in node.items():
-        _check_references(spec, root, part, (*path, key))
-
-
-def _leads_somewhere(root: Json, target: str) -> bool:
-    if target == "#":
-        return True
-    if not target.startswith("#/"):
-        return False
-    node = root
-    for raw in target[2:].split("/"):
-        part = raw.replace("~1", "/").replace("~0", "~")
-        if isinstance(node, list) and part.isdigit() and int(part) < len(node):
-            node = node[int(part)]
-        elif isinstance(node, dict) and part in node:
-            node = node[part]
-        else:
-            return False
-    return True
-
-
-def _pointer(path: Iterable[str | int]) -> str:
-    """Write a path as a JSON pointer (RFC 6901)."""
-    return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in path)
-
-
-def _invalid(spec: ToolSpec, cause: str, pointer: str | None = None) -> Invalid:
-    detail = {} if pointer is None else {"pointer": pointer}
-    return Invalid(
-        f"Tool {spec.name[:80]!r} {cause}.", code="TOOL_INVALID", tool=spec.name, **detail
-    )
+        raise invalid(spec.name, "is its own fallback; name another tool")
+    if spec.output_schema is not None:
+        check_schema(spec.name, spec.output_schema, "output schema", any_type=True)

@@ -15,8 +15,10 @@ from datetime import date, datetime
 from typing import cast
 from urllib.parse import urlsplit
 
+import re2
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.validators import extend
 from referencing import Registry
 
 from harness_common.contracts.tool import ToolSpec
@@ -51,10 +53,7 @@ def validate_arguments(spec: ToolSpec, arguments: Json) -> None:
         raise _refusal(spec, [("arguments", f"must be an object, not {_kind(arguments)}")])
     problems = [(path, "must be a finite number") for path in _not_finite(arguments, "")]
     if not problems:
-        errors = sorted(
-            _validator(spec).iter_errors(arguments), key=lambda e: list(map(str, e.path))
-        )
-        problems = [problem for error in errors for problem in _explain(error)]
+        problems = [problem for error in _errors(spec, arguments) for problem in _explain(error)]
     if problems:
         raise _refusal(spec, problems)
 
@@ -84,6 +83,38 @@ def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     return validator
 
 
+def _errors(spec: ToolSpec, arguments: Json) -> list[ValidationError]:
+    try:
+        found = list(_validator(spec).iter_errors(arguments))
+    except RecursionError:
+        raise _refusal(spec, [("arguments", "are nested too deeply for the schema")]) from None
+    return sorted(found, key=lambda e: list(map(str, e.path)))
+
+
+def _matches(
+    validator: Draft202012Validator, pattern: str, instance: Json, schema: Json
+) -> Iterator[ValidationError]:
+    """Check `pattern` in linear time: a tenant's pattern must not hold up a shared worker."""
+    del validator, schema
+    if isinstance(instance, str) and not _search(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _search(pattern: str, text: str) -> bool:
+    try:
+        return re2.search(pattern, text, options=_QUIET) is not None
+    except re2.error:
+        # Look-around and the like: only the operator's own tools may have it.
+        return re.search(pattern, text) is not None
+
+
+_QUIET = re2.Options()
+_QUIET.log_errors = False
+_Validator = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"pattern": _matches}
+)
+
+
 def _validator(spec: ToolSpec) -> Draft202012Validator:
     """Return the compiled validator of a tool; the schema is compared, as tenants may share a name
     and version.
@@ -93,7 +124,7 @@ def _validator(spec: ToolSpec) -> Draft202012Validator:
     if found is not None and (found[0] is spec.input_schema or found[0] == spec.input_schema):
         return found[1]
     # An empty registry: a `$ref` to another host must never be fetched.
-    validator = Draft202012Validator(
+    validator: Draft202012Validator = _Validator(
         closed(spec.input_schema), format_checker=_FORMATS, registry=Registry()
     )
     if len(_compiled) >= _MAX_COMPILED:

@@ -20,7 +20,8 @@ async def test_a_changed_definition_is_a_new_version_and_an_equal_one_is_not(api
     assert (second.status_code, second.json()["version"]) == (201, 2)
     back = await put(api, tools=["look"], retry={"max_attempts": 3})
     assert (back.status_code, back.json()["version"]) == (201, 3)
-    assert (await api.get("/v1/agents/b")).json() == back.json()
+    assert back.json().pop("warnings")
+    assert (await api.get("/v1/agents/b")).json().items() <= back.json().items()
     assert (await api.get("/v1/agents/b/versions/2")).json() == second.json()
     listed = (await api.get("/v1/agents")).json()["data"]
     assert [(a["name"], a["version"]) for a in listed] == [("b", 3), ("a", 1)]

@@ -24,13 +24,24 @@ BY_ID = sorted(
     if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
     for method in route.methods or ()
 )
-LISTS = ["approvals", "runs", "agents", "sessions", "schedules", "api-keys", "audit"]
+LISTS = [
+    "approvals",
+    "runs",
+    "agents",
+    "tools",
+    "sessions",
+    "schedules",
+    "api-keys",
+    "audit",
+]
 
 
 @pytest.fixture
 async def owned(api, play, db, config, tenant):
     """Make one of everything for the first tenant; return the ids by their name in paths."""
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
+    tool = {"name": "mine", "description": "secret", "http": {"url": "http://secret.test/"}}
+    await api.post("/v1/tools", json=tool)
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
     await api.post("/v1/policies", json={"source": "rules: [{name: secret, then: deny}]"})
     decision = decide(Facts("look")).to_json()
@@ -96,7 +107,8 @@ async def test_lists_hold_nothing_of_the_other_tenant(api, owned, other_tenant, 
     mine = (await api.get(f"/v1/{what}")).json()["data"]
     theirs = await api.get(f"/v1/{what}", headers=other_tenant.headers("admin"))
     assert mine
-    assert {r["id"] for r in mine}.isdisjoint(r["id"] for r in theirs.json()["data"])
+    by = "name" if what == "tools" else "id"
+    assert {r[by] for r in mine}.isdisjoint(r[by] for r in theirs.json()["data"])
     assert "mine" not in theirs.text
 
 

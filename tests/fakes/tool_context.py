@@ -19,7 +19,7 @@ NOW = datetime(2024, 5, 31, 8, 0, tzinfo=UTC)
 class FakeContext:
     """Answers as the runner's context does, and keeps what the tool said."""
 
-    tenant_id: str = "ten_1"
+    tenant_id: str = f"ten_{1:032x}"
     run_id: str = "run_1"
     session_id: str = "sess_1"
     call_id: str = "call_1"

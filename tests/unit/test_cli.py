@@ -415,7 +415,12 @@ def test_apply_reads_json_and_toml(server, harness, tmp_path, file, text, name):
 
 @pytest.mark.parametrize(
     ("file", "text", "says"),
-    [("x.yaml", "a: 1", "YAML"), ("x.json", "{", "not valid JSON"), ("x.json", "[]", "no object")],
+    [
+        ("x.ini", "a: 1", "neither"),
+        ("x.yaml", "a: [", "not valid YAML"),
+        ("x.json", "{", "not valid JSON"),
+        ("x.json", "[]", "no object"),
+    ],
 )
 def test_apply_says_what_is_wrong_with_a_file(server, harness, tmp_path, file, text, says):
     (tmp_path / file).write_text(text)

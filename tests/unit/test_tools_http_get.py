@@ -12,12 +12,14 @@ import gzip
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from uuid import UUID
 
 import pytest
 
 from harness_common.contracts.tool import EffectClass, Reach
 from harness_common.core.errors import Denied, Limited, Permanent, Transient
 from harness_common.settings import Settings, ToolSettings
+from harness_worker.egress.client import Egress
 from harness_worker.tools import http_get
 from harness_worker.tools.http_get import Fetcher
 from tests.fakes.tool_context import call
@@ -86,6 +88,14 @@ def server():
 def tool(*allow):
     (built,) = http_get.build(Settings(tool=ToolSettings(http_allow=allow)))
     return built
+
+
+TENANT = UUID(int=1)
+
+
+def fetch(url, allow=(), resolver=None):
+    settings = Settings(tool=ToolSettings(http_allow=allow))
+    return asyncio.run(Fetcher(Egress(settings, resolver=resolver)).get(url, TENANT))
 
 
 def get(url, *allow):
@@ -319,7 +329,7 @@ def test_hostile_forms_are_refused_before_a_connection(url):
         return socket.getaddrinfo(host, port, 0, kind, proto, socket.AI_NUMERICHOST)
 
     with pytest.raises(Denied) as caught:
-        asyncio.run(Fetcher(resolver=literal_only).get(url))
+        fetch(url, resolver=literal_only)
     assert caught.value.error_code == "E403"
     assert "'http_get' refused" in caught.value.message
 
@@ -328,7 +338,7 @@ def test_hostile_forms_are_refused_before_a_connection(url):
 def test_the_control_reaches_the_connection():
     """Show that the table above can fail: a public name does get as far as connecting."""
     with pytest.raises(Connected):
-        asyncio.run(Fetcher(resolver=answers("93.184.215.14")[0]).get("http://public.test/"))
+        fetch("http://public.test/", resolver=answers("93.184.215.14")[0])
 
 
 @pytest.mark.usefixtures("no_connections")
@@ -347,14 +357,13 @@ def test_the_control_reaches_the_connection():
 )
 def test_names_that_lead_inside_are_refused(found):
     with pytest.raises(Denied):
-        asyncio.run(Fetcher(resolver=answers(*found)[0]).get("http://public.test/"))
+        fetch("http://public.test/", resolver=answers(*found)[0])
 
 
 def test_a_name_is_resolved_once_and_connected_where_it_was_checked(server):
     resolver, calls = answers("127.0.0.1")
-    fetcher = Fetcher(["inside.test"], resolver)
     url = f"http://inside.test:{server.server_port}/json"
-    answer = asyncio.run(fetcher.get(url))
+    answer = fetch(url, ["inside.test"], resolver)
     assert answer.body == b'{"a": 1}'
     assert calls == ["inside.test"]
     ((_, headers),) = server.seen
@@ -362,9 +371,8 @@ def test_a_name_is_resolved_once_and_connected_where_it_was_checked(server):
 
 
 def test_the_address_of_a_name_opens_no_ports(server):
-    fetcher = Fetcher(["127.0.0.1"], answers("127.0.0.1")[0])
     with pytest.raises(Denied, match="port"):
-        asyncio.run(fetcher.get(f"http://public.test:{server.server_port}/"))
+        fetch(f"http://public.test:{server.server_port}/", ["127.0.0.1"], answers("127.0.0.1")[0])
 
 
 @pytest.mark.usefixtures("no_connections")
@@ -373,7 +381,7 @@ def test_the_address_of_a_name_opens_no_ports(server):
 )
 def test_a_listed_name_still_may_not_be_a_metadata_service(found):
     with pytest.raises(Denied):
-        asyncio.run(Fetcher(["inside.test"], answers(found)[0]).get("http://inside.test/"))
+        fetch("http://inside.test/", ["inside.test"], answers(found)[0])
 
 
 def test_a_list_entry_opens_nothing_else(server):

@@ -21,7 +21,7 @@ def make(name="lookup", schema=EMPTY, description="Looks up."):
 
 def test_all_builtins_register_and_are_described_like_a_manual():
     registry = ToolRegistry.from_settings(Settings())
-    assert len(registry) == len(BUILTINS) + 1  # sql_query brings sql_schema
+    assert len(registry) == len(BUILTINS) + 2  # sql_query brings sql_schema; http_get is beside
     assert set(registry.names()) == {
         *("append_line", "artifact_read", "calculate", "chart", "file_list", "file_read"),
         *("http_get", "run_program", "sql_query", "sql_schema", "wait", "write_report"),

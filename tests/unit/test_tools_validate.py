@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from harness_common.contracts.tool import EffectClass, ToolSpec
@@ -151,3 +153,19 @@ def test_the_schema_itself_is_not_changed():
     before = repr(schema)
     validate_arguments(spec(schema), {})
     assert repr(schema) == before
+
+
+def test_a_pattern_takes_linear_time():
+    """Python's own engine needs hours for this: one tenant's pattern would stop all runs."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    spec = ToolSpec("t", "A tool.", schema, EffectClass.READ)
+    began = time.monotonic()
+    with pytest.raises(Invalid, match="`a`"):
+        validate_arguments(spec, {"a": "a" * 5_000 + "!"})
+    assert time.monotonic() - began < 1
+
+
+def test_a_schema_that_runs_in_a_circle_is_a_refusal():
+    schema = {"type": "object", "allOf": [{"$ref": "#"}]}
+    with pytest.raises(Invalid, match="nested"):
+        validate_arguments(ToolSpec("t", "A tool.", schema, EffectClass.READ), {})

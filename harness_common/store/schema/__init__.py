@@ -7,6 +7,13 @@ range-partitioned on `run_id` (UUIDv7 is time-ordered), see `store.partitions`.
 from __future__ import annotations
 
 from harness_common.store.schema.breakers import tool_breakers
+from harness_common.store.schema.catalog import (
+    egress_rules,
+    tenant_tools,
+    tool_specs,
+    tool_versions,
+    worker_tools,
+)
 from harness_common.store.schema.columns import metadata
 from harness_common.store.schema.operations import (
     leader,
@@ -48,6 +55,7 @@ __all__ = [
     "artifacts",
     "audit",
     "checkpoints",
+    "egress_rules",
     "events",
     "idempotency_keys",
     "inputs",
@@ -65,12 +73,16 @@ __all__ = [
     "tenant_days",
     "tenant_keys",
     "tenant_slots",
+    "tenant_tools",
     "tenants",
     "throttles",
     "tool_breakers",
     "tool_calls",
+    "tool_specs",
+    "tool_versions",
     "usage",
     "webhook_deliveries",
     "webhooks",
+    "worker_tools",
     "workers",
 ]

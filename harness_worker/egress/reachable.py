@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
@@ -53,24 +53,29 @@ _ENDS_IN_NUMBER = re.compile(r"(^|\.)(0x[0-9a-f]*|[0-9]+)\.?$", re.IGNORECASE)
 
 
 class Reachable:
-    """The policies of one allow-list; `allow` holds host names and networks."""
+    """The policies of one allow-list; `allow` holds host names and networks of the operator.
 
-    def __init__(self, allow: Iterable[str] = ()) -> None:
+    `denied` are networks that a tenant wants to reach by no name; what the operator allows of them
+    stays reachable by name.
+    """
+
+    def __init__(self, allow: Iterable[str] = (), denied: Iterable[Network] = ()) -> None:
         networks, names = _split_allow(allow)
         self._networks = networks
         self._names = names
-        self._public = _policy(_PUBLIC_PORTS, networks)
-        self._listed = _policy(_ANY_PORT, networks)
+        self._denied = tuple(denied)
+        self._public = _policy(_PUBLIC_PORTS, networks, self._denied)
+        self._listed = _policy(_ANY_PORT, networks, self._denied)
         # A listed network is the operator's word, so what it holds is not cut out again.
         private = [part for net in map(ip_network, _PRIVATE) for part in _without_metadata(net)]
-        self._named = _policy(_ANY_PORT, (*networks, *private))
+        self._named = _policy(_ANY_PORT, (*networks, *private), self._denied)
 
     def policy_for(self, url: str) -> Policy:
         """Return the policy that governs `url`, which it has passed as far as the URL itself goes.
 
         Raises `ValueError` or `ssrfguard.SSRFGuardError` when `url` may not be fetched as written.
         """
-        policy = self._policy_for_host(_host(url))
+        policy = self._policy_for_host(host_of(url))
         policy.check_url(url)
         return policy
 
@@ -98,9 +103,11 @@ def _split_allow(allow: Iterable[str]) -> tuple[tuple[Network, ...], frozenset[s
     return tuple(networks), frozenset(names)
 
 
-def _policy(ports: frozenset[int], networks: Iterable[Network]) -> Policy:
+def _policy(
+    ports: frozenset[int], networks: Iterable[Network], denied: tuple[Network, ...]
+) -> Policy:
     return Policy(
-        denied_networks=_table(),
+        denied_networks=_table(denied),
         allowed_networks=tuple(networks),
         allowed_ports=ports,
         max_redirects=MAX_REDIRECTS,
@@ -119,10 +126,11 @@ def _without_metadata(net: Network) -> list[Network]:
     return [net]
 
 
-@cache
-def _table() -> AddressTable:
+@lru_cache(maxsize=512)
+def _table(denied: tuple[Network, ...] = ()) -> AddressTable:
     """Build the address table: ssrfguard's, with everything of `_NEVER` denied outright."""
     never = {ip_network(cidr): name for cidr, name in _NEVER.items()}
+    never |= dict.fromkeys(denied, "the tenant's deny-list")
     kept = [
         replace(block, reach=Reach.DENIED) if block.network in never else block
         for block in DEFAULT_DENIED.blocks
@@ -136,7 +144,7 @@ def _table() -> AddressTable:
     return AddressTable((*kept, *added))
 
 
-def _host(url: str) -> str:
+def host_of(url: str) -> str:
     """Return the host as `Policy.check_url` and httpx will see it; raises `ValueError` for a
     malformed URL.
     """
