@@ -140,6 +140,25 @@ class ToolSettings(_Group):
     """A larger result is kept as an artifact and summarised for the model."""
 
 
+class McpSettings(_Group):
+    """Connections of workers to the MCP servers of tenants."""
+
+    commands: tuple[str, ...] = ()
+    """Programs that a tenant's server may be: names or paths, `*` for any. Empty refuses servers
+    that are commands; `harness dev` allows any.
+    """
+    connect_s: Annotated[float, Field(gt=0, le=300)] = 30.0
+    """The longest that starting or reaching a server and listing its tools may take."""
+    idle_s: Annotated[float, Field(gt=0)] = 300.0
+    """A connection that nobody uses is closed after so long."""
+    relist_s: Annotated[float, Field(ge=0)] = 300.0
+    """A tool list older than this is read again before the next call."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000)] = 32
+    """Servers that one worker process is connected to at once."""
+    max_result_bytes: Annotated[int, Field(ge=1_024)] = 8 * 1024 * 1024
+    """The largest message that is taken from a server."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -169,6 +188,7 @@ class Settings(BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     model: ModelSettings = ModelSettings()
     tool: ToolSettings = ToolSettings()
+    mcp: McpSettings = McpSettings()
     log: LogSettings = LogSettings()
 
     def require_database_url(self) -> str:

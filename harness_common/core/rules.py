@@ -143,6 +143,14 @@ def _answer(index: int, status: CallStatus, text: str, error: str | None = None)
     return CallOutcome(index, "", "ask_user", status, text, error)
 
 
+def _told(asked: Mapping[str, Json], text: str) -> CallOutcome:
+    """Keep an answer for a call that is made again with it: it goes on waiting, for a worker."""
+    until = datetime.fromisoformat(asked["until"])
+    return CallOutcome(
+        asked["index"], "", "ask_user", CallStatus.RUNNING, "input", resume_at=until, answer=text
+    )
+
+
 def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
     assert isinstance(one, InputGiven)
     open_calls = [c for c in state.waiting["calls"] if c["kind"] == "input"]
@@ -154,7 +162,12 @@ def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
         {"call": f"{state.step + 1}.{one.index}", "by": one.by},
         state.step + 1,
     )
-    outcomes = (_answer(one.index, CallStatus.SUCCEEDED, one.text),)
+    (asked,) = (c for c in open_calls if c["index"] == one.index)
+    outcomes = (
+        _told(asked, one.text)
+        if asked.get("call_again")
+        else _answer(one.index, CallStatus.SUCCEEDED, one.text),
+    )
     if any(c["kind"] == "input" for c in left):
         waiting = {**state.waiting, "calls": left}
         return Transition(replace(state, waiting=waiting), (given,), outcomes=outcomes)

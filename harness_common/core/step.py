@@ -80,6 +80,8 @@ class CallOutcome:
     """Set while the call waits for a time or, at most until then, for an answer."""
     wait: Wait | None = None
     """Set while the call waits; its status is `running` then."""
+    answer: str | None = None
+    """What a person answered to a call that is to be made again with it."""
     recorded: bool = False
     """True when the ledger already held this result (a `write`, or a crash before the step's
     commit).

@@ -154,6 +154,7 @@ def _outcomes(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, Any]
             "resume_at": o.resume_at,
             "input_tokens": o.input_tokens,
             "output_tokens": o.output_tokens,
+            "answer": o.answer,
         }
         for o in outcomes
         if not o.recorded

@@ -77,7 +77,7 @@ class Ledger:
             "status": str(ended.status),
             "result": ended.content,
             "error_type": ended.error_type,
-            "trust": "trusted",
+            "trust": "untrusted" if ended.untrusted else "trusted",
             "artifacts": list(ended.artifacts),
             "duration_ms": ended.duration_ms,
             "cost_usd": ended.cost_usd,

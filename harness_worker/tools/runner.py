@@ -20,6 +20,7 @@ import structlog
 from harness_common.contracts.tool import (
     AskUser,
     EffectClass,
+    NeedInput,
     Reach,
     StartChild,
     Tool,
@@ -48,6 +49,7 @@ from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed, start_or_join
 from harness_worker.tools.gate import Gate
 from harness_worker.tools.ledger import Ledger
+from harness_worker.tools.need_input import asking, keep, open_question
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
@@ -119,8 +121,10 @@ class ToolRunner:
 
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
+        if (question := open_question(call, self._scope.clock())) is not None:
+            return self._outcome(call, tool, question)
         if tool.spec.effect is EffectClass.WRITE:
-            if call.resume_at is not None and call.resume_at > self._scope.clock():
+            if call.answer is None and call.resume_at is not None and call.resume_at > self._scope.clock():
                 return self._outcome(call, tool, _waiting(Wait(call.index, "time", call.resume_at)))
             return await self._run_write(call, tool)
         if self._scope.held.cancel_requested or self._scope.held.release_asked:
@@ -150,6 +154,7 @@ class ToolRunner:
             await self._ledger.intend(call, tool, attempt_id)
             begun = True
             ended = await self._attempt(call, tool)
+            ended = replace(ended, untrusted=_is_untrusted(tool, ended))
             won = await self._ledger.record(call, attempt_id, ended)
         except asyncio.CancelledError:
             # Say now what is known, rather than leave it to recovery: begun, the effect may have
@@ -231,6 +236,9 @@ class ToolRunner:
         """
         if isinstance(value, WaitUntil | AskUser | StartChild):
             return await self._wait(call, tool, value)
+        if isinstance(value, NeedInput):
+            kept = await keep(self._scope, call, value)
+            return asking(call, kept, self._scope.clock() + timedelta(seconds=value.timeout_s))
         return await self._store(ctx, value)
 
     async def _wait(

@@ -7,6 +7,7 @@ range-partitioned on `run_id` (UUIDv7 is time-ordered), see `store.partitions`.
 from __future__ import annotations
 
 from harness_common.store.schema.columns import metadata
+from harness_common.store.schema.mcp import mcp_servers, mcp_tools
 from harness_common.store.schema.operations import (
     leader,
     schedule_firings,
@@ -49,6 +50,8 @@ __all__ = [
     "idempotency_keys",
     "inputs",
     "leader",
+    "mcp_servers",
+    "mcp_tools",
     "memories",
     "messages",
     "metadata",

@@ -79,12 +79,12 @@ WITH t AS (
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)),
-        resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
+        answer = coalesce(o.answer, tool_calls.answer), resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
         finished_at = CASE WHEN t.terminal OR o.status <> 'running' THEN clock_timestamp() END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
         duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz,
-        input_tokens bigint, output_tokens bigint)
+        input_tokens bigint, output_tokens bigint, answer text)
     WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
       AND tool_calls.step = o.step AND tool_calls.idx = o.idx
       AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
