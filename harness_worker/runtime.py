@@ -31,17 +31,21 @@ from harness_common.coord.live import LiveStream
 from harness_common.coord.redis import connect
 from harness_common.core.errors import Permanent
 from harness_common.core.liveness import heartbeat_timeout_s
+from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun, row_time
+from harness_worker.mcp.pool import Outside, Pool
+from harness_worker.mcp.source import McpTools
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.throttles import Throttles
 from harness_worker.tools.catalog import Catalog
-from harness_worker.tools.registry import ToolRegistry
+from harness_worker.tools.guarded import guarded_client
+from harness_worker.tools.registry import ToolRegistry, check_spec
 from harness_worker.tools.threads import ToolThreads
 
 _CACHED_RUNS: Final = 2_000
@@ -147,6 +151,7 @@ class Runtime:
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
+    mcp: McpTools | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -191,7 +196,12 @@ class Runtime:
             self._agents[run.agent_id] = spec
             if len(self._agents) > _CACHED_AGENTS:
                 self._agents.popitem(last=False)
-        return spec.with_overrides(run.overrides) if run.overrides else spec
+        spec = spec.with_overrides(run.overrides) if run.overrides else spec
+        if self.mcp is not None and wildcards(spec.tools):
+            # From what is accepted now, at the start of each step.
+            names = await self.mcp.expand(run.tenant_id, spec.tools)
+            spec = spec.model_copy(update={"tools": names})
+        return spec
 
 
 def connection_name(worker: UUID) -> str:
@@ -239,6 +249,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     http = shared_client()
     prefix = settings.redis.prefix
     channel, clock = Channel(redis, prefix), PgClock()
+    mcp = mcp_tools(settings, db)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -252,7 +263,8 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        catalog=Catalog(ToolRegistry.from_settings(settings)),
+        catalog=Catalog(ToolRegistry.from_settings(settings), [mcp]),
+        mcp=mcp,
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
@@ -268,8 +280,26 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     return runtime
 
 
+def mcp_tools(settings: Settings, db: Database) -> McpTools:
+    """Return the source of MCP tools, with what it needs of the rest of the worker."""
+    allow = settings.tool.http_allow
+    return McpTools(
+        Pool(
+            Outside(
+                db=db,
+                settings=settings.mcp,
+                homes=settings.data_dir.resolve() / "mcp",
+                client=lambda tenant_id: guarded_client(allow),
+                check=check_spec,
+            )
+        )
+    )
+
+
 async def close_runtime(runtime: Runtime) -> None:
     """Leave in an orderly way."""
+    if runtime.mcp is not None:
+        await runtime.mcp.aclose()
     await runtime.db.fetch("worker_leave", {"worker": runtime.worker})
     await runtime.http.aclose()
     await runtime.models.aclose()

@@ -124,7 +124,11 @@ class ToolRunner:
         if (question := open_question(call, self._scope.clock())) is not None:
             return self._outcome(call, tool, question)
         if tool.spec.effect is EffectClass.WRITE:
-            if call.answer is None and call.resume_at is not None and call.resume_at > self._scope.clock():
+            if (
+                call.answer is None
+                and call.resume_at is not None
+                and call.resume_at > self._scope.clock()
+            ):
                 return self._outcome(call, tool, _waiting(Wait(call.index, "time", call.resume_at)))
             return await self._run_write(call, tool)
         if self._scope.held.cancel_requested or self._scope.held.release_asked:
