@@ -41,6 +41,7 @@ _READS: Final = frozenset(
         "effects",
         "tenant",
         "workers",
+        "mcp",
     )
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {

@@ -152,6 +152,8 @@ async def signal_loop(runtime: Runtime) -> None:
                         request_cancel(runtime, UUID(hex=signal["cancel"]))
                     if "throttle" in signal:
                         runtime.throttles.heard(signal["throttle"])
+                    if "mcp_check" in signal and runtime.mcp is not None:
+                        runtime.mcp.wish(*(UUID(hex=part) for part in signal["mcp_check"]))
         except (*RedisFault, DatabaseUnavailable) as error:
             log.info("signals.reconnecting", error=str(error))
         except Exception:

@@ -50,6 +50,11 @@ class Channel:
         """Tell all worker processes of a throttle; False when Redis did not take it."""
         return await self._publish(self._name("workers", "all"), {"throttle": throttle})
 
+    async def mcp_check(self, tenant_id: UUID, server_id: UUID) -> bool:
+        """Ask some worker process to look at an MCP server; False when Redis did not take it."""
+        body = {"mcp_check": [tenant_id.hex, server_id.hex]}
+        return await self._publish(self._name("workers", "all"), body)
+
     async def nudge(self) -> bool:
         """Wake the scheduler before its next tick."""
         return await self._publish(nudge_channel(self._prefix), {})

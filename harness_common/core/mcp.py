@@ -11,13 +11,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Final
 
 from harness_common.core.message import Json
 
 SEPARATOR: Final = "__"
 WILDCARD: Final = "__*"
-"""`server__*` in an agent's tools stands for every tool of the server that is accepted and there."""
+"""`server__*` in an agent's tools stands for every accepted tool of the server."""
 MAX_TOOLS: Final = 512
 MAX_DEFINITION_BYTES: Final = 64 * 1024
 _MAX_NAME: Final = 64
@@ -38,6 +39,11 @@ class ToolState(StrEnum):
     """Accepted once, and no longer listed."""
     REFUSED = "refused"
     """Cannot be a tool here: its problem says why."""
+
+
+def command_allowed(program: str, allowed: Iterable[str]) -> bool:
+    """Tell whether the operator lets tenants start this program: by name, path or pattern."""
+    return any(fnmatchcase(program, pattern) for pattern in allowed)
 
 
 def exposed_name(server: str, tool: str) -> str:

@@ -101,7 +101,7 @@ def main(argv: list[str]) -> int:
             command,
             stdin=0,
             stdout=subprocess.PIPE,
-            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - one thread
         )
     except OSError as error:
         sys.stderr.write(f"cannot start {command[0]!r}: {error.strerror}\n")

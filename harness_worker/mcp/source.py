@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import mcp_types as types
+import structlog
 from mcp import MCPError
 
 from harness_common.contracts.tool import (
@@ -55,6 +56,8 @@ _WHY: Final = {
         "the MCP server's definition of this tool cannot be used",
     ),
 }
+log = structlog.get_logger()
+
 _MAX_EMPTY_ROUNDS: Final = 10
 _EMPTY_ROUND_S: Final = 0.2
 
@@ -65,6 +68,7 @@ class McpTools:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._db = pool.outside.db
+        self._checks: set[asyncio.Task[bool]] = set()
 
     async def find(self, tenant_id: UUID, names: Sequence[str]) -> list[Tool]:
         """Return the tenant's tools of these names; a server that was never listed is asked now.
@@ -99,12 +103,21 @@ class McpTools:
             found.update(dict.fromkeys(many or ()))
         return tuple(found)
 
-    async def check(self, tenant_id: UUID, server_id: UUID) -> bool:
-        """Look at a server because somebody asked for it; False when another worker does."""
-        return await check(self._pool, tenant_id, server_id)
+    def wish(self, tenant_id: UUID, server_id: UUID) -> None:
+        """Look at a server behind the scenes, because somebody asked for it."""
+        task = asyncio.create_task(check(self._pool, tenant_id, server_id))
+        self._checks.add(task)
+        task.add_done_callback(self._looked)
+
+    def _looked(self, task: asyncio.Task[bool]) -> None:
+        self._checks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("mcp.check_failed", error=str(error))  # who waits asks again
 
     async def aclose(self) -> None:
         """Close all connections."""
+        for task in self._checks:
+            task.cancel()
         await self._pool.aclose()
 
     async def _list_unlisted(self, tenant_id: UUID, names: Sequence[str]) -> dict[str, Server]:
@@ -190,17 +203,17 @@ class McpTools:
     ) -> types.CallToolResult | types.InputRequiredResult:
         """Call; again when the server had forgotten the session, or only needs another moment."""
 
-        async def progress(done: float, total: float | None, message: str | None) -> None:
-            fraction = min(1.0, max(0.0, done / total)) if total else None
-            await ctx.progress(message or f"{done:g}", fraction)
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            fraction = min(1.0, max(0.0, progress / total)) if total else None
+            await ctx.progress(message or f"{progress:g}", fraction)
 
         for _ in range(_MAX_EMPTY_ROUNDS):
             try:
-                answer = await connection.call_tool(call, params, progress)
+                answer = await connection.call_tool(call, params, report)
             except SessionGone:
                 self._pool.drop(known.server)
                 connection = await self._checked(known)
-                answer = await connection.call_tool(call, params, progress)
+                answer = await connection.call_tool(call, params, report)
             if not isinstance(answer, types.InputRequiredResult) or answer.input_requests:
                 return answer
             await asyncio.sleep(_EMPTY_ROUND_S)

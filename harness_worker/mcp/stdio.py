@@ -12,7 +12,6 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -20,6 +19,7 @@ from mcp.client._transport import TransportStreams
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from harness_common.core.errors import Denied
+from harness_common.core.mcp import command_allowed
 from harness_worker.mcp.faults import Unavailable
 
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -29,7 +29,7 @@ _HIDDEN: Final = ("LOGNAME", "SHELL", "TERM", "USER")
 
 def check_allowed(program: str, allowed: Sequence[str]) -> None:
     """Raise `Denied` unless the operator lets tenants start this program."""
-    if any(pattern == "*" or fnmatch(program, pattern) for pattern in allowed):
+    if command_allowed(program, allowed):
         return
     known = ", ".join(allowed) or "none"
     raise Denied(
