@@ -19,6 +19,7 @@ from harness_api.cli import (
     doctor,
     effects,
     keys,
+    mcp,
     processes,
     run_control,
     runs,
@@ -59,6 +60,7 @@ for name, commands in {
     "agents": agents.app,
     "sessions": sessions.app,
     "schedules": schedules.app,
+    "mcp": mcp.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
     "tenant": tenant.app,
@@ -154,6 +156,7 @@ _HINTS = {
     "run_id": "`harness runs list` shows the runs of your tenant",
     "session_id": "`harness sessions list` shows the sessions of your tenant",
     "schedule": "`harness schedules list` shows the schedules of your tenant",
+    "server": "`harness mcp list` shows the MCP servers of your tenant",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

@@ -30,7 +30,7 @@ _PENDING = {"new", "changed", "gone"}
     )
     + "\n\nA tool without --effect is a write: it runs once at most, and is never repeated."
 )
-def add(
+def add(  # noqa: PLR0917 - typer wants it so
     name: Annotated[str, typer.Argument(metavar="NAME", help="a-z 0-9 -, at most 32.")],
     command: Annotated[
         str | None, typer.Option(help="A program with arguments, as in a shell. Or --url.")
@@ -54,7 +54,7 @@ def add(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Declare a server. Its tools are then `NAME__tool`; `NAME__*` in an agent means all of them."""
+    """Declare a server. Its tools are `NAME__tool`; `NAME__*` in an agent means all of them."""
     if (command is None) == (url is None):
         raise Invalid("give exactly one of --command and --url", code="USAGE")
     wanted: dict[str, Any] = {
@@ -117,8 +117,8 @@ def refresh(server: Name, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@app.command(epilog="The exit code is 1 when the server cannot be used.")
-def test(server: Name, as_json: Json = False) -> None:
+@app.command("test", epilog="The exit code is 1 when the server cannot be used.")
+def try_out(server: Name, as_json: Json = False) -> None:
     """Let a worker connect to a server, and say whether that works."""
     with connect() as client:
         found = client.mcp.refresh(server)
@@ -184,6 +184,10 @@ def remove(server: Name, as_json: Json = False) -> None:
         print(f"{server} is removed")
 
 
+def _described(tool: McpTool) -> str:
+    return str((tool.listed or tool.accepted or {}).get("description") or tool.problem or "")
+
+
 def _where(server: McpServer) -> str:
     return shlex.join(server.command) if server.command else server.url or ""
 
@@ -224,7 +228,7 @@ def _print_tools(server: str, found: list[McpTool]) -> None:
         [
             (
                 t.tool, t.state, t.effect,
-                short(str((t.listed or t.accepted or {}).get("description") or t.problem or ""), 70),
+                short(_described(t), 70),
             )
             for t in found
         ],

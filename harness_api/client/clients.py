@@ -9,6 +9,7 @@ import httpx
 
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
+from harness_api.client.mcp_servers import McpServers
 from harness_api.client.resources import (
     Agents,
     Artifacts,
@@ -39,6 +40,7 @@ class _Nouns(Generic[M]):
         self.agents: Agents[M] = Agents(http)
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
+        self.mcp: McpServers[M] = McpServers(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.tenant: Tenants[M] = Tenants(http)

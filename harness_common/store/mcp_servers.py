@@ -106,11 +106,8 @@ async def _insert(
 def _shown(target: Mapping[str, Json]) -> dict[str, Json]:
     """Return a target for the audit trail: values of headers and environment by name only."""
     plain = {key: value for key, value in target.items() if key in {"url", "command"}}
-    return plain | {
-        key: sorted(values)
-        for key, values in target.items()
-        if key in {"headers", "env"} and values
-    }
+    named = {key: sorted(target.get(key) or ()) for key in ("headers", "env")}
+    return plain | {key: names for key, names in named.items() if names}
 
 
 async def read_server(db: Database, tenant_id: UUID, name: str) -> Row:
@@ -177,15 +174,16 @@ async def accept_tools(
     whole list): `Conflict` when it is another by now. Raises `NotFound`.
     """
     async with db.tenant_transaction(tenant_id) as conn:
-        (server,) = await run_core(
+        found = await run_core(
             conn,
             select(mcp_servers)
             .where(mcp_servers.c.tenant_id == tenant_id, mcp_servers.c.name == name)
             .with_for_update(),
             db.timeout_s,
-        ) or [None]
-        if server is None:
+        )
+        if not found:
             raise _missing(name)
+        (server,) = found
         where = [mcp_tools.c.tenant_id == tenant_id, mcp_tools.c.server_id == server["id"]]
         rows = await run_core(conn, select(mcp_tools).where(*where), db.timeout_s)
         chosen = [row for row in rows if tool is None or tool in {row["name"], row["exposed"]}]

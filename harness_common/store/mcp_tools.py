@@ -61,7 +61,7 @@ class KnownTool:
 
 
 def server_from_row(row: Row) -> Server:
-    """Read a server from a row of `mcp_find.sql`, `mcp_servers_named.sql` or `mcp_check_take.sql`."""
+    """Read a server from a row of one of the statements `mcp_*.sql`."""
     return Server(
         row["tenant_id"],
         row["id"],

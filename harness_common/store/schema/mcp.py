@@ -1,4 +1,4 @@
-"""MCP servers that tenants declare, and their tools: what is listed, and what was accepted of it."""
+"""MCP servers that tenants declare, and their tools: what is listed and what was accepted."""
 
 from __future__ import annotations
 
