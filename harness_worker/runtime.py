@@ -37,6 +37,7 @@ from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
+from harness_common.store.mcp_tools import record_list
 from harness_common.store.rows import StoredRun, row_time
 from harness_worker.mcp.pool import Outside, Pool
 from harness_worker.mcp.source import McpTools
@@ -284,15 +285,16 @@ def mcp_tools(settings: Settings, db: Database) -> McpTools:
     """Return the source of MCP tools, with what it needs of the rest of the worker."""
     allow = settings.tool.http_allow
     return McpTools(
+        db,
         Pool(
             Outside(
-                db=db,
                 settings=settings.mcp,
                 homes=settings.data_dir.resolve() / "mcp",
                 client=lambda tenant_id: guarded_client(allow),
                 check=check_spec,
+                record=partial(record_list, db),
             )
-        )
+        ),
     )
 
 

@@ -10,6 +10,7 @@ import structlog
 
 from harness_common.core.errors import HarnessError
 from harness_common.core.message import Json
+from harness_common.store.db import Database
 from harness_common.store.mcp_tools import Server, end_check, take_check
 from harness_worker.mcp.pool import Pool
 
@@ -17,10 +18,10 @@ log = structlog.get_logger()
 _SPARE_S: Final = 15.0
 
 
-async def check(pool: Pool, tenant_id: UUID, server_id: UUID) -> bool:
+async def check(db: Database, pool: Pool, tenant_id: UUID, server_id: UUID) -> bool:
     """Take the wish to look at a server and fulfil it; False when another worker has it."""
     settings = pool.outside.settings
-    taken = await take_check(pool.outside.db, tenant_id, server_id, settings.connect_s + _SPARE_S)
+    taken = await take_check(db, tenant_id, server_id, settings.connect_s + _SPARE_S)
     if taken is None:
         return False
     server, asked = taken
@@ -35,7 +36,7 @@ async def check(pool: Pool, tenant_id: UUID, server_id: UUID) -> bool:
     if not found["ok"] and (said := pool.said.get(server.id)):
         found["stderr"] = said
     found["ms"] = round((time.monotonic() - begun) * 1000, 1)
-    await end_check(pool.outside.db, server, asked, found)
+    await end_check(db, server, asked, found)
     return True
 
 

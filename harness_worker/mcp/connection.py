@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,8 +43,8 @@ class Call:
     """One call under way."""
 
     effect: EffectClass
-    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Answers of people to questions in mid-call, by the question's digest."""
+    answer_to: Callable[[Asked], types.ElicitResult | None] = lambda asked: None
+    """Gives what a person has answered to a question in mid-call already."""
     asked: Asked | None = None
     """What the server asked, when nobody has answered that yet."""
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -320,8 +320,8 @@ class Connection:
             return cancelled()
         (call,) = self.calls
         question = asked_of(params)
-        if (known := call.answers.get(question.digest)) is not None:
-            return types.ElicitResult.model_validate(known)
+        if (known := call.answer_to(question)) is not None:
+            return known
         if call.effect is EffectClass.WRITE:
             call.declined.append(question.message)
             return declined()

@@ -56,6 +56,11 @@ class Talk:
             self.answers[question.digest] = result
         return self._need(server) if self.open else None
 
+    def answer_to(self, question: Asked) -> types.ElicitResult | None:
+        """Return what was answered to a question in mid-call."""
+        known = self.answers.get(question.digest)
+        return types.ElicitResult.model_validate(known) if known is not None else None
+
     def responses(self) -> types.InputResponses | None:
         """Return the answers to send with the next call."""
         if not self.given:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,7 @@ from harness_common.contracts.secrets import Secrets
 from harness_common.contracts.tool import ToolSpec
 from harness_common.core.errors import HarnessError, Invalid, Limited, NotFound
 from harness_common.settings import McpSettings
-from harness_common.store.db import Database
-from harness_common.store.mcp_tools import Server, record_list
+from harness_common.store.mcp_tools import Listed, Server
 from harness_worker.mcp.connection import Connection
 from harness_worker.mcp.faults import ConnectionLost, SessionGone, Unavailable
 from harness_worker.mcp.http import Bridge, ClientFactory, http_transport, protocol_client
@@ -49,13 +48,14 @@ class NoSecrets:
 class Outside:
     """What connections need of the rest of the worker."""
 
-    db: Database
     settings: McpSettings
     homes: Path
     """A folder below which each server that is a command has its home."""
     client: ClientFactory
     check: Callable[[ToolSpec], None]
     """Raises `Invalid` for a tool that no agent could have."""
+    record: Callable[[Server, Sequence[Listed]], Awaitable[object]]
+    """Keeps what a server lists."""
     secrets: Secrets = field(default_factory=NoSecrets)
     auth: Callable[[Server], httpx2.Auth | None] = lambda server: None
 
@@ -164,7 +164,7 @@ class Pool:
             try:
                 listed = listed_tools(server, await connection.list_tools(), self.outside.check)
                 connection.hashes = {tool.name: tool.hash for tool in listed if not tool.problem}
-                await record_list(self.outside.db, server, listed)
+                await self.outside.record(server, listed)
             except BaseException:
                 connection.is_stale = True
                 raise

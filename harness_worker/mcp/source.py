@@ -26,6 +26,7 @@ from harness_common.contracts.tool import (
 from harness_common.core.errors import Denied
 from harness_common.core.mcp import SEPARATOR, WILDCARD, ToolState, wildcards
 from harness_common.core.message import Json
+from harness_common.store.db import Database
 from harness_common.store.mcp_tools import (
     KnownTool,
     Server,
@@ -65,9 +66,8 @@ _EMPTY_ROUND_S: Final = 0.2
 class McpTools:
     """The tools of all MCP servers that tenants have declared."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._db = pool.outside.db
+    def __init__(self, db: Database, pool: Pool) -> None:
+        self._db, self._pool = db, pool
         self._checks: set[asyncio.Task[bool]] = set()
 
     async def find(self, tenant_id: UUID, names: Sequence[str]) -> list[Tool]:
@@ -105,7 +105,7 @@ class McpTools:
 
     def wish(self, tenant_id: UUID, server_id: UUID) -> None:
         """Look at a server behind the scenes, because somebody asked for it."""
-        task = asyncio.create_task(check(self._pool, tenant_id, server_id))
+        task = asyncio.create_task(check(self._db, self._pool, tenant_id, server_id))
         self._checks.add(task)
         task.add_done_callback(self._looked)
 
@@ -156,7 +156,7 @@ class McpTools:
         talk = conversation.of(kept)
         if ctx.answer is not None and (again := talk.take(server.name, ctx.answer)) is not None:
             return again
-        call = Call(effect, talk.answers)
+        call = Call(effect, talk.answer_to)
         limit_s = server.timeout_s or CALL_TIMEOUT_S
         params = types.CallToolRequestParams(
             name=known.name,
