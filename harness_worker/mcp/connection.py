@@ -126,7 +126,7 @@ class Connection:
         self._client: Client | None = None
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
-        self._alone = asyncio.Lock()
+        self._left = asyncio.Condition()
         self._used_at = time.monotonic()
         self._task = asyncio.create_task(self._own(), name=f"mcp {server}")
 
@@ -248,19 +248,38 @@ class Connection:
         call: Call,
         params: types.CallToolRequestParams,
         progress: ProgressFnT,
+        *,
+        limit_s: float = 60.0,
+        wait_s: float = 30.0,
     ) -> Answer:
-        """Call a tool once.
+        """Call a tool once, within `limit_s` from when it is its turn.
 
         Raises `ConnectionLost` (it may have happened), `SessionGone` (it has not), `Unavailable`,
         `MCPError` (the server's own answer).
         """
-        async with self._alone if self.asks else contextlib.nullcontext():
-            self.calls.append(call)
-            try:
-                with self._in_use():
+        await self._turn(wait_s)
+        self.calls.append(call)
+        try:
+            with self._in_use():
+                async with asyncio.timeout(limit_s):
                     return await self._ended_or_asked(call, params, progress)
-            finally:
-                self.calls.remove(call)
+        finally:
+            self.calls.remove(call)
+            async with self._left:
+                self._left.notify_all()
+
+    async def _turn(self, wait_s: float) -> None:
+        """Wait until no other call is under way, if this server's calls go one by one."""
+        if not self.asks:
+            return
+        try:
+            async with asyncio.timeout(wait_s), self._left:
+                await self._left.wait_for(lambda: not self.calls)
+        except TimeoutError as error:
+            raise Transient(
+                f"the MCP server {self.server!r} asks questions, so its calls go one by one, and "
+                f"others took more than {wait_s:g} s"
+            ) from error
 
     async def _ended_or_asked(
         self, call: Call, params: types.CallToolRequestParams, progress: ProgressFnT

@@ -139,7 +139,7 @@ class McpTools:
             known.name,
             known.exposed,
             known.accepted,
-            spare_s=self._pool.outside.settings.connect_s,
+            spare_s=3 * self._pool.outside.settings.connect_s,  # connecting, twice, and its turn
         )
 
         async def fn(ctx: ToolContext, /, **arguments: Json) -> ToolOutput | NeedInput:
@@ -157,7 +157,6 @@ class McpTools:
         if ctx.answer is not None and (again := talk.take(server.name, ctx.answer)) is not None:
             return again
         call = Call(effect, talk.answer_to)
-        limit_s = server.timeout_s or CALL_TIMEOUT_S
         params = types.CallToolRequestParams(
             name=known.name,
             arguments=arguments,
@@ -166,8 +165,7 @@ class McpTools:
         )
         connection = await self._checked(known)
         try:
-            async with asyncio.timeout(limit_s):
-                answer = await self._answer(connection, known, call, params, ctx)
+            answer = await self._answer(connection, known, call, params, ctx)
         except ConnectionLost as error:
             self._pool.drop(server)
             raise lost(server.name, effect, str(error)) from error
@@ -207,13 +205,17 @@ class McpTools:
             fraction = min(1.0, max(0.0, progress / total)) if total else None
             await ctx.progress(message or f"{progress:g}", fraction)
 
+        limits = {
+            "limit_s": known.server.timeout_s or CALL_TIMEOUT_S,
+            "wait_s": self._pool.outside.settings.connect_s,
+        }
         for _ in range(_MAX_EMPTY_ROUNDS):
             try:
-                answer = await connection.call_tool(call, params, report)
+                answer = await connection.call_tool(call, params, report, **limits)
             except SessionGone:
                 self._pool.drop(known.server)
                 connection = await self._checked(known)
-                answer = await connection.call_tool(call, params, report)
+                answer = await connection.call_tool(call, params, report, **limits)
             if not isinstance(answer, types.InputRequiredResult) or answer.input_requests:
                 return answer
             await asyncio.sleep(_EMPTY_ROUND_S)

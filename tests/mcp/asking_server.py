@@ -91,9 +91,8 @@ def ask(params):
         note("asked")
         request = {"method": "elicitation/create", "params": ELICIT}
         state = f"opaque-{os.getpid()}"
-        return {
-            "resultType": "input_required", "inputRequests": {"colour": request}, "requestState": state
-        }  # fmt: skip
+        requests = {"colour": request}
+        return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
     return painted(params["inputResponses"]["colour"], f" with {params['requestState']}")
 
 
@@ -113,7 +112,7 @@ def ask_in_call(id_):
     return painted(ANSWERS[mine])
 
 
-def call(params, id_):
+def call(params, id_):  # noqa: PLR0911 - one for each tool
     match params["name"]:
         case "look":
             note("look")

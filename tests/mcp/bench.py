@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -104,9 +105,11 @@ class Bench:
         """Start a run whose model has asked for these calls."""
         await sql(
             self.db,
-            "UPDATE agents SET spec = jsonb_set(spec, '{tools}', cast(:t AS jsonb)) "
-            "WHERE tenant_id = :i",
-            t=__import__("json").dumps(tools or [name for name, _ in calls]),
+            "INSERT INTO agents (tenant_id, name, version, spec, digest, created_by) "
+            "SELECT tenant_id, name, max(version) + 1, "
+            "jsonb_set((array_agg(spec))[1], '{tools}', cast(:t AS jsonb)), '', '' "
+            "FROM agents WHERE tenant_id = :i GROUP BY tenant_id, name",
+            t=json.dumps(tools or [name for name, _ in calls]),
             i=self.tenant_id,
         )
         run_id = await self.play.start()

@@ -16,7 +16,7 @@ __all__ = ["anyio_backend", "database_url", "db", "play", "store_postgres", "ten
 
 
 @pytest.fixture
-async def bench(db: Database, play: Play, tmp_path: Path) -> AsyncIterator[Bench]:  # noqa: F811
+async def bench(db: Database, play: Play, tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(db, play, tmp_path)
     yield made
     await made.close()

@@ -15,7 +15,7 @@ from tests.mcp.bench import asking
 
 async def question(bench, run_id) -> str:
     state = (await bench.play.read(run_id)).state
-    return state.waiting["calls"][0]["question"]
+    return str(state.waiting["calls"][0]["question"])
 
 
 @pytest.mark.parametrize("effect", ["read", "write"])

@@ -33,7 +33,7 @@ def launchers() -> list[psutil.Process]:
 async def until(condition) -> None:
     """Wait for something that another process does."""
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - another process has no signal for it
             await asyncio.sleep(0.02)
 
 
