@@ -46,6 +46,7 @@ _READS: Final = frozenset(
         "egress",
         "tenant",
         "workers",
+        "mcp",
     )
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {

@@ -192,6 +192,25 @@ class EgressSettings(_Group):
     """`module:function` that may add headers to each request, for a service mesh or a gateway."""
 
 
+class McpSettings(_Group):
+    """Connections of workers to the MCP servers of tenants."""
+
+    commands: tuple[str, ...] = ()
+    """Programs that a tenant's server may be: names or paths, `*` for any. Empty refuses servers
+    that are commands; `harness dev` allows any.
+    """
+    connect_s: Annotated[float, Field(gt=0, le=300)] = 30.0
+    """The longest that starting or reaching a server and listing its tools may take."""
+    idle_s: Annotated[float, Field(gt=0)] = 300.0
+    """A connection that nobody uses is closed after so long."""
+    relist_s: Annotated[float, Field(ge=0)] = 300.0
+    """A tool list older than this is read again before the next call."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000)] = 32
+    """Servers that one worker process is connected to at once."""
+    max_result_bytes: Annotated[int, Field(ge=1_024)] = 8 * 1024 * 1024
+    """The largest message that is taken from a server."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -229,6 +248,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     secrets: SecretSettings = SecretSettings()
     egress: EgressSettings = EgressSettings()
+    mcp: McpSettings = McpSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

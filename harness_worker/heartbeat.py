@@ -160,6 +160,8 @@ async def signal_loop(runtime: Runtime) -> None:
                         runtime.throttles.heard(signal["throttle"])
                     if "breaker" in signal:
                         runtime.breakers.heard(signal["breaker"])
+                    if "mcp_check" in signal and runtime.mcp is not None:
+                        runtime.mcp.wish(*(UUID(hex=part) for part in signal["mcp_check"]))
         except (*RedisFault, DatabaseUnavailable) as error:
             log.info("signals.reconnecting", error=str(error))
         except Exception:

@@ -31,16 +31,20 @@ from harness_common.coord.live import LiveStream
 from harness_common.coord.redis import connect
 from harness_common.core.errors import Permanent
 from harness_common.core.liveness import heartbeat_timeout_s
+from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring, load_keks
+from harness_common.store.mcp_tools import record_list
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
 from harness_worker.egress.client import Egress
+from harness_worker.mcp.pool import Outside, Pool
+from harness_worker.mcp.source import McpTools
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.sandbox.service import WorkerSandbox
@@ -50,7 +54,7 @@ from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.caged import caged_modules, checked_dial
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.http_tools import TenantTools, rules_of
-from harness_worker.tools.registry import ToolRegistry
+from harness_worker.tools.registry import ToolRegistry, check_spec
 from harness_worker.tools.threads import ToolThreads
 
 _CACHED_RUNS: Final = 2_000
@@ -159,6 +163,7 @@ class Runtime:
     breakers: Breakers
     secrets: TenantSecrets
     sandbox: WorkerSandbox | None = None
+    mcp: McpTools | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
@@ -204,7 +209,12 @@ class Runtime:
             self._agents[run.agent_id] = spec
             if len(self._agents) > _CACHED_AGENTS:
                 self._agents.popitem(last=False)
-        return spec.with_overrides(run.overrides) if run.overrides else spec
+        spec = spec.with_overrides(run.overrides) if run.overrides else spec
+        if self.mcp is not None and wildcards(spec.tools):
+            # From what is accepted now, at the start of each step.
+            names = await self.mcp.expand(run.tenant_id, spec.tools)
+            spec = spec.model_copy(update={"tools": names})
+        return spec
 
 
 def connection_name(worker: UUID) -> str:
@@ -260,6 +270,8 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     channel, clock = Channel(redis, prefix), PgClock()
     egress = Egress(settings, partial(rules_of, db))
     registry = ToolRegistry.from_settings(settings, egress)
+    secrets = TenantSecrets(db, cache_s=settings.secrets.cache_s)
+    mcp = mcp_tools(settings, db, egress, secrets)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -273,7 +285,8 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        catalog=Catalog(registry, [TenantTools(db, egress)]),
+        catalog=Catalog(registry, [TenantTools(db, egress), mcp]),
+        mcp=mcp,
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
@@ -288,7 +301,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
             modules=caged_modules(registry),
             dial=checked_dial(settings.tool.http_allow),
         ),
-        secrets=TenantSecrets(db, cache_s=settings.secrets.cache_s),
+        secrets=secrets,
         clock=clock,
     )
     runtime.clock.set(await register(heart, settings, worker, name))
@@ -300,10 +313,29 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     return runtime
 
 
+def mcp_tools(settings: Settings, db: Database, egress: Egress, secrets: TenantSecrets) -> McpTools:
+    """Return the source of MCP tools, with what it needs of the rest of the worker."""
+    return McpTools(
+        db,
+        Pool(
+            Outside(
+                settings=settings.mcp,
+                homes=settings.data_dir.resolve() / "mcp",
+                client=egress.client,
+                check=check_spec,
+                record=partial(record_list, db),
+                secrets=secrets,
+            )
+        ),
+    )
+
+
 async def close_runtime(runtime: Runtime) -> None:
     """Leave in an orderly way."""
     if runtime.sandbox is not None:
         await runtime.sandbox.stop()
+    if runtime.mcp is not None:
+        await runtime.mcp.aclose()
     await runtime.db.fetch("worker_leave", {"worker": runtime.worker})
     await runtime.http.aclose()
     await runtime.models.aclose()

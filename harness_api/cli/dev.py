@@ -93,6 +93,8 @@ class DevOptions:
             "HARNESS_API__HOST": self.api_host,
             "HARNESS_API__PORT": str(self.api_port),
         }
+        if "HARNESS_MCP__COMMANDS" not in os.environ:
+            told["HARNESS_MCP__COMMANDS"] = '["*"]'  # one's own machine
         if self.tools:
             told["HARNESS_WORKER__TOOLS"] = json.dumps(list(self.tools))
         return told

@@ -21,6 +21,7 @@ from harness_api.cli import (
     effects,
     egress,
     keys,
+    mcp,
     policy,
     processes,
     run_control,
@@ -69,6 +70,7 @@ for name, commands in {
     "egress": egress.app,
     "sessions": sessions.app,
     "schedules": schedules.app,
+    "mcp": mcp.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
     "secrets": secrets.app,
@@ -166,6 +168,7 @@ _HINTS = {
     "session_id": "`harness sessions list` shows the sessions of your tenant",
     "schedule": "`harness schedules list` shows the schedules of your tenant",
     "approval_id": "`harness approvals list` shows what waits for approval",
+    "server": "`harness mcp list` shows the MCP servers of your tenant",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

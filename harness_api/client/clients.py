@@ -10,6 +10,7 @@ import httpx
 from harness_api.client.approvals import Approvals
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
+from harness_api.client.mcp_servers import McpServers
 from harness_api.client.policies import PolicyRules
 from harness_api.client.resources import (
     Agents,
@@ -47,6 +48,7 @@ class _Nouns(Generic[M]):
         self.egress: Egress[M] = Egress(http)
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
+        self.mcp: McpServers[M] = McpServers(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.secrets: Secrets[M] = Secrets(http)

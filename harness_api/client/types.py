@@ -652,6 +652,63 @@ class Firing(View):
     created_at: datetime
 
 
+class McpCheck(View):
+    """What the last look at an MCP server found."""
+
+    ok: bool
+    at: datetime | None = None
+    ms: float = 0.0
+    protocol: str | None = None
+    server: str | None = None
+    tools: int | None = None
+    code: str | None = None
+    error: str | None = None
+    stderr: str | None = None
+
+
+class McpServer(View):
+    """An MCP server of the tenant."""
+
+    id: str
+    name: str
+    transport: str
+    command: list[str] | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    url: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    effects: dict[str, str] = Field(default_factory=dict)
+    timeout_s: float | None = None
+    listed_digest: str | None = None
+    listed_at: datetime | None = None
+    check: McpCheck | None = None
+    created_at: datetime | None = None
+    created_by: str = ""
+    updated_at: datetime | None = None
+
+
+class McpTool(View):
+    """A tool of an MCP server: what was accepted of it and what is listed now."""
+
+    name: str
+    tool: str
+    state: str
+    effect: str
+    problem: str | None = None
+    accepted: dict[str, Any] | None = None
+    accepted_digest: str | None = None
+    accepted_at: datetime | None = None
+    accepted_by: str | None = None
+    listed: dict[str, Any] | None = None
+    listed_digest: str | None = None
+    diff: list[str] = Field(default_factory=list)
+
+
+class McpAccepted(View):
+    """The names of tools that are accepted now and were not before."""
+
+    accepted: list[str]
+
+
 class Throttle(View):
     """A provider's limit that holds back all who share its scope."""
 

@@ -34,6 +34,8 @@ Permission = Literal[
     "tenant:read",
     "tenant:write",
     "workers:read",
+    "mcp:read",
+    "mcp:write",
     "keys:read",
     "keys:write",
     "audit:read",

@@ -12,7 +12,8 @@ from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}__\*)$")]
+"""A tool, or `server__*`: all tools of an MCP server that the tenant has accepted."""
 
 
 def _no_quarantine(queue: str) -> str:

@@ -145,6 +145,23 @@ class AskUser:
 
 
 @dataclass(frozen=True, slots=True)
+class NeedInput:
+    """Return this when the call has ended without doing anything that counts, because it lacks what
+    only a person can say. The run waits without a worker; then the tool is called again with
+    `ctx.state` and the person's words in `ctx.answer`.
+
+    Unlike `AskUser` it is for tools of every effect: nothing has happened yet.
+    """
+
+    question: str
+    state: Json
+    """Kept in the ledger and shown to nobody; at most 256 KB as JSON."""
+    choices: tuple[str, ...] = ()
+    timeout_s: float = 30 * 86_400
+    """After which the result is the error INPUT_TIMEOUT."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartChild:
     """Return this to let another agent work on something; its output is the result.
 
@@ -177,6 +194,10 @@ class ToolContext(Protocol):
     """When the step started."""
     resumed: datetime | None
     """The time a `WaitUntil` of this call asked for, once it has come."""
+    state: Json
+    """What the `NeedInput` of this call kept; None before there was one."""
+    answer: str | None
+    """What a person answered to it."""
     config: Mapping[str, Json]
     """The operator's settings for this tool (`tools.<name>` of the worker's tool configuration)."""
 
@@ -202,7 +223,7 @@ class ToolContext(Protocol):
         ...
 
 
-ToolReturn = ToolOutput | WaitUntil | AskUser | StartChild | Json
+ToolReturn = ToolOutput | WaitUntil | AskUser | NeedInput | StartChild | Json
 ToolFunction = Callable[..., Awaitable[ToolReturn] | ToolReturn]
 """`fn(ctx, **arguments)`; async, or sync (then it runs in a thread)."""
 

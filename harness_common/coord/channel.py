@@ -54,6 +54,11 @@ class Channel:
         """Tell all worker processes that a tool's breaker opened or closed."""
         return await self._publish(self._name("workers", "all"), {"breaker": told})
 
+    async def mcp_check(self, tenant_id: UUID, server_id: UUID) -> bool:
+        """Ask some worker process to look at an MCP server; False when Redis did not take it."""
+        body = {"mcp_check": [tenant_id.hex, server_id.hex]}
+        return await self._publish(self._name("workers", "all"), body)
+
     async def nudge(self) -> bool:
         """Wake the scheduler before its next tick."""
         return await self._publish(nudge_channel(self._prefix), {})

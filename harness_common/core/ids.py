@@ -22,6 +22,7 @@ PREFIXES: Final = {
     "worker": "wrk_",
     "audit": "aud_",
     "schedule": "sched_",
+    "mcp_server": "mcp_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

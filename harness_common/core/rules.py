@@ -150,6 +150,14 @@ def _answer(index: int, status: CallStatus, text: str, error: str | None = None)
     return CallOutcome(index, "", "ask_user", status, text, error)
 
 
+def _told(asked: Mapping[str, Json], text: str) -> CallOutcome:
+    """Keep an answer for a call that is made again with it: it goes on waiting, for a worker."""
+    until = datetime.fromisoformat(asked["until"])
+    return CallOutcome(
+        asked["index"], "", "ask_user", CallStatus.RUNNING, "input", resume_at=until, answer=text
+    )
+
+
 def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
     assert isinstance(one, InputGiven)
     asks = state.status is Status.WAITING_INPUT or waits_for_approval(state)
@@ -163,7 +171,12 @@ def _input_given(state: RunState, one: Input, now: datetime) -> Transition:
         {"call": f"{state.step + 1}.{one.index}", "by": one.by},
         state.step + 1,
     )
-    outcomes = (_answer(one.index, CallStatus.SUCCEEDED, one.text),)
+    (asked,) = (c for c in open_calls if c["index"] == one.index)
+    outcomes = (
+        _told(asked, one.text)
+        if asked.get("call_again")
+        else _answer(one.index, CallStatus.SUCCEEDED, one.text),
+    )
     if waits_for_approval(state):
         return Transition(question_answered(state, one.index), (given,), outcomes=outcomes)
     if any(c["kind"] == "input" for c in left):

@@ -86,6 +86,8 @@ class CallOutcome:
     """What the run has touched by this call or before it (`core.taint`)."""
     policy: Json = None
     """The decision about the call, as the ledger keeps it (`Decision.to_json`)."""
+    answer: str | None = None
+    """What a person answered to a call that is to be made again with it."""
     recorded: bool = False
     """True when the ledger already held this result (a `write`, or a crash before the step's
     commit).

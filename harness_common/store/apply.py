@@ -170,6 +170,7 @@ def outcome_rows(step: int, outcomes: Sequence[CallOutcome]) -> list[dict[str, A
             "cached_until": o.cached_until,
             "served_by": o.served_by,
             "policy": o.policy,
+            "answer": o.answer,
         }
         for o in outcomes
         if not o.recorded

@@ -86,6 +86,16 @@ class PendingCall:
         edited = self.row.get("ran_arguments")
         return self.asked if edited is None else edited
 
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """Return what a `NeedInput` of this call kept: state, question and choices."""
+        return self.row.get("kept")
+
+    @property
+    def answer(self) -> str | None:
+        """Return what a person answered to it."""
+        return self.row.get("answer")
+
     def is_dead_intent(self) -> bool:
         """Tell whether an earlier owner began a write whose result is not recorded."""
         return (

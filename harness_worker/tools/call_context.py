@@ -40,6 +40,8 @@ class CallContext:
         self.now = scope.started_at
         resumed = call.resume_at is not None and call.resume_at <= scope.clock()
         self.resumed = call.resume_at if resumed else None
+        self.state: Json = call.kept["state"] if call.kept else None
+        self.answer = call.answer
         self.config: Mapping[str, Json] = {}
         self.artifacts: list[str] = []
         self._scope, self._call, self._tool = scope, call, tool

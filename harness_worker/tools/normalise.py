@@ -12,6 +12,7 @@ from typing import Final
 from harness_common.contracts.tool import (
     AskUser,
     EffectClass,
+    NeedInput,
     StartChild,
     Tool,
     ToolOutput,
@@ -28,6 +29,7 @@ from harness_worker.tools.call import Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import start_or_join
 from harness_worker.tools.faults import failed
+from harness_worker.tools.need_input import asking, keep
 from harness_worker.tools.validate import result_problems
 
 _SHOWN_SCHEMA_CHARS: Final = 500
@@ -50,6 +52,9 @@ async def normalise(
     """Make the stored result, or what the call waits for."""
     if isinstance(value, WaitUntil | AskUser | StartChild):
         return await _wait(scope, call, tool, value)
+    if isinstance(value, NeedInput):
+        kept = await keep(scope, call, value)
+        return asking(call, kept, scope.clock() + timedelta(seconds=value.timeout_s))
     output = value if isinstance(value, ToolOutput) else ToolOutput(value)
     for item in output.artifacts:
         await ctx.artifact(item.name, item.media_type, item.data)

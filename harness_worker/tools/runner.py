@@ -30,6 +30,7 @@ from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.faults import denied, failed, refused
 from harness_worker.tools.gate import Gate, marks_after
 from harness_worker.tools.ledger import Ledger, fingerprint
+from harness_worker.tools.need_input import open_question
 from harness_worker.tools.normalise import waiting
 from harness_worker.tools.notes import note
 from harness_worker.tools.registry import ToolRegistry
@@ -183,8 +184,11 @@ class ToolRunner:
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
         scope, is_write = self._scope, tool.spec.effect is EffectClass.WRITE
-        if is_write and call.resume_at is not None and call.resume_at > scope.clock():
-            return self._outcome(call, tool, waiting(Wait(call.index, "time", call.resume_at)))
+        if (question := open_question(call, scope.clock())) is not None:
+            return self._outcome(call, tool, question)
+        until = call.resume_at if call.answer is None else None
+        if is_write and until is not None and until > scope.clock():
+            return self._outcome(call, tool, waiting(Wait(call.index, "time", until)))
         if scope.held.cancel_requested or scope.held.release_asked:
             raise CancelAsked
         if tool.spec.cache_s is not None and (found := await self._ledger.cached(call, tool)):

@@ -15,6 +15,7 @@ from harness_common.store.schema.catalog import (
     worker_tools,
 )
 from harness_common.store.schema.columns import metadata
+from harness_common.store.schema.mcp import mcp_servers, mcp_tools
 from harness_common.store.schema.operations import (
     leader,
     schedule_firings,
@@ -60,6 +61,8 @@ __all__ = [
     "idempotency_keys",
     "inputs",
     "leader",
+    "mcp_servers",
+    "mcp_tools",
     "memories",
     "messages",
     "metadata",

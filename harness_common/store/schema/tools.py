@@ -40,6 +40,8 @@ tool_calls = Table(
     Column("duration_ms", Double),
     Column("cost_usd", Double, nullable=False, server_default=text("0")),
     when("resume_at"),
+    json_("kept", None),
+    text_("answer", null=True),
     json_("evidence", None),
     int_("authorised", 1),
     json_("resolution", None),

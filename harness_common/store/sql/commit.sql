@@ -81,7 +81,7 @@ WITH t AS (
         tool_version = coalesce(tool_calls.tool_version, o.tool_version),
         started_at = CASE WHEN o.status = 'awaiting_approval' THEN tool_calls.started_at
                           ELSE coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)) END,
-        resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
+        answer = coalesce(o.answer, tool_calls.answer), resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
         fingerprint = coalesce(o.fingerprint, tool_calls.fingerprint), ran_arguments = coalesce(o.ran_arguments::json, tool_calls.ran_arguments),
         failed_attempts = o.failed_attempts, duplicate_of = o.duplicate_of, cached_from = o.cached_from,
         cached_until = o.cached_until, served_by = o.served_by, policy = coalesce(o.policy, tool_calls.policy),
@@ -90,7 +90,7 @@ WITH t AS (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
         duration_ms double precision, cost_usd double precision, attempt int, effect text, tool_version text, resume_at timestamptz,
         input_tokens bigint, output_tokens bigint, fingerprint text, ran_arguments text, failed_attempts jsonb, duplicate_of text,
-        cached_from text, cached_until timestamptz, served_by text, policy jsonb)
+        cached_from text, cached_until timestamptz, served_by text, policy jsonb, answer text)
     WHERE tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
       AND tool_calls.step = o.step AND tool_calls.idx = o.idx
       AND (tool_calls.status IN ('proposed', 'validating', 'awaiting_approval')
