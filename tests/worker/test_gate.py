@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from harness_common.commands import ForkRun, fork_run
-from harness_common.contracts.tool import EffectClass, StartChild, Tool, ToolSpec, WaitUntil
+from harness_common.contracts.tool import EffectClass, StartChild, Tool, WaitUntil
 from harness_common.core.inputs import OwnerLost, Released
 from harness_common.core.step import ToolsDone, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
@@ -330,23 +330,3 @@ async def test_arguments_that_a_person_edited_are_judged_again(
     assert made.calls == (["pay"] if done else [])
     assert (outcome.status is CallStatus.SUCCEEDED) is done
     assert outcome.policy["rule"] == ("tenant.rest" if done else "tenant.large")
-
-
-def test_the_built_in_tools_declare_what_they_touch():
-    """The tools that a policy is about: a flag forgotten here is a hole."""
-    from harness_common.settings import Settings
-    from harness_worker.tools.registry import ToolRegistry
-
-    specs: list[ToolSpec] = list(ToolRegistry.from_settings(Settings()).specs())
-
-    def names(flag):
-        return {s.name for s in specs if getattr(s, flag)}
-
-    assert names("outbound") == {"http_get"}
-    assert names("reads_private") == {
-        "sql_query", "sql_schema", "file_read", "file_list", "run_program",
-    }  # fmt: skip
-    assert names("untrusted_output") == {"http_get", "artifact_read"}
-    assert {s.name for s in specs if s.effect is WRITE} == {
-        "append_line", "write_report", "run_program",
-    }  # fmt: skip
