@@ -15,7 +15,7 @@ from harness_api.cli import main as cli
 from harness_common.core.approval import digest
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
 
 EXPIRES_S = 45
 """Long enough for two commands on a busy machine."""
@@ -67,7 +67,7 @@ def test_three_approvals_of_one_answer_out_of_order(monkeypatch, capsys):
         monkeypatch.setenv("HARNESS_API_KEY", made["secret"])
         assert client.post("/v1/agents", json=agent()).is_success
         run = client.post("/v1/runs", json={"agent": "a", "input": "pay"}).json()
-        waiting = until(stack, client, run["id"], "waiting_approval", 60)
+        waiting = until(stack, client, run["id"], "waiting_approval", 240)
         begun = time.monotonic()
         assert [c["call"] for c in waiting["waiting"]["calls"]] == ["2.0", "2.2", "2.3"]
         assert stack.effects.read_text().splitlines() == ["note asked 2.1"]
@@ -100,7 +100,7 @@ def test_three_approvals_of_one_answer_out_of_order(monkeypatch, capsys):
         assert (refused.status_code, refused.json()["code"]) == (409, "APPROVAL_EXPIRED")
         assert client.get(f"/v1/runs/{run['id']}").json()["status"] == "waiting_approval"
         stack.start("scheduler-0")
-        until(stack, client, run["id"], "succeeded", 60)
+        until(stack, client, run["id"], "succeeded", 120)
 
         assert stack.effects.read_text().splitlines() == ["note asked 2.1", "pay carol 30 2.3"]
         found = client.get("/v1/approvals", params={"run_id": run["id"]}).json()["data"]

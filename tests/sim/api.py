@@ -11,10 +11,12 @@ from typing import Literal
 from uuid import UUID
 
 from harness_common.core import events as ev
+from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.budget import Limits
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.inputs import (
     Admit,
+    ApprovalDecided,
     CancelRequested,
     EffectsResolved,
     Input,
@@ -28,6 +30,7 @@ from harness_common.core.retry import RetryRule
 from harness_common.core.run import TERMINAL, RunState, Status, Transition, wake_at
 from harness_common.store.apply import RING_AFTER_S, Applied, Write
 from harness_common.store.rows import run_from_row
+from tests.sim.approvals import Verdict
 from tests.sim.store import Store
 from tests.sim.tables import Row, first_row
 from tests.sim.world import Violation
@@ -195,12 +198,32 @@ def answer(store: Store, advance: Advance, run_id: UUID, text: str) -> Applied |
     """Answer the first open question of a run."""
 
     def inputs(state: RunState) -> list[Input]:
-        if state.status is not Status.WAITING_INPUT:
+        if state.status is not Status.WAITING_INPUT and not waits_for_approval(state):
             return []
         open_calls = [c for c in state.waiting["calls"] if c["kind"] == "input"]
+        if not open_calls:
+            return []
         return [InputGiven("user", open_calls[0]["index"], text)]
 
     return ask(store, advance, run_id, "answer", inputs)
+
+
+def decide(store: Store, advance: Advance, run_id: UUID, verdict: Verdict, nth: int) -> bool:
+    """Decide about one pending approval of a run: `commands.approvals.decide_approval`."""
+    row = store.runs.get(run_id)
+    pending = [a for a in store.approvals.get(run_id, ()) if a["status"] == "pending"]
+    if row is None or not pending:
+        return False
+    one = pending[nth % len(pending)]
+    state = run_from_row(row).state
+    if state.cancel_requested or state.status in TERMINAL:
+        return False
+    if not store.approval_decide(run_id, one["id"], verdict):
+        return False
+    said = ApprovalDecided("user", one["id"].hex, one["idx"], "write_ask", verdict)
+    if ask(store, advance, run_id, "approval", lambda _: [said]) is None:
+        raise Violation("INV19", f"run {run_id} does not take a decision that was written")
+    return True
 
 
 Outcome = Literal["succeeded", "failed", "proposed"]

@@ -48,6 +48,7 @@ class Auditor:
         self.beats: dict[UUID, int] = {}
         self.authorised: Counter[tuple[UUID, int, int]] = Counter()
         self.effects: Counter[tuple[UUID, int, int]] = Counter()
+        self.approved: Counter[tuple[UUID, int, int]] = Counter()
         self.cancelled: set[UUID] = set()
         self.not_before: dict[UUID, float] = {}
         self.moved_at: dict[UUID, int] = {}
@@ -319,8 +320,8 @@ class Auditor:
         if not (self.world.s >= due):
             raise Violation("INV14", f"run {run_id} calls its model before {due}")
 
-    def effect(self, run_id: UUID, step: int, idx: int) -> None:
-        """A write's effect happened."""
+    def effect(self, run_id: UUID, step: int, idx: int, *, asks: bool = False) -> None:
+        """A write's effect happened; one that `asks` needs a person's yes for each time."""
         key = (run_id, step, idx)
         self.effects[key] += 1
         self.world.log("effect", name(run_id), f"{step}.{idx}")
@@ -328,6 +329,9 @@ class Auditor:
             raise Violation(
                 "INV3", f"effect {step}.{idx} of run {run_id} happened {self.effects[key]} times"
             )
+        if asks and self.effects[key] > self.approved[key]:
+            times = f"{self.effects[key]} times, was approved {self.approved[key]} times"
+            raise Violation("INV19", f"effect {step}.{idx} of run {run_id} happened {times}")
 
     def acknowledged(self, run_id: UUID, version: int) -> None:
         """An owner heard that its commit arrived."""

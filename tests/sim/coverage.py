@@ -7,10 +7,17 @@ from typing import Final
 
 from harness_common.core.rules import TABLE
 
-NOT_REACHED: Final = {
-    ("waiting_tool", kind): "nothing makes a run wait for a tool yet"
-    for kind in ("CancelRequested", "PauseRequested", "ResumeRequested", "Steered", "TimerDue")
-} | {("queued", "ResumeRequested"): "a queued run that is asked to pause does so at once"}
+NOT_REACHED: Final = (
+    {
+        ("waiting_tool", kind): "nothing makes a run wait for a tool yet"
+        for kind in ("CancelRequested", "PauseRequested", "ResumeRequested", "Steered", "TimerDue")
+    }
+    | {
+        (status, "ApprovalDecided"): "a run whose calls need approval waits for that first"
+        for status in ("waiting_tool", "waiting_input", "waiting_children")
+    }
+    | {("queued", "ResumeRequested"): "a queued run that is asked to pause does so at once"}
+)
 """Legal pairs that no script reaches, and why. A pair that is reached must leave this list."""
 
 FAULTS: Final = (
@@ -27,7 +34,7 @@ FAULTS: Final = (
 HAPPENED: Final = (
     "cancel", "pause", "resume", "steer", "answer", "resolve", "children started",
     "children cancelled", "turns over", "steps put off", "quarantines", "poisoned", "held runs",
-    "questions expired", "claim given back", "rung again",
+    "questions expired", "decide", "approvals expired", "claim given back", "rung again",
 )  # fmt: skip
 """Counted by the simulator: what the scripts and the people must have brought about."""
 

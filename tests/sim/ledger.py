@@ -7,12 +7,13 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from tests.sim.tables import Row, Tables, as_json
+from tests.sim.approvals import Approvals
+from tests.sim.tables import Row, as_json
 
 PROPOSED: Final = ("proposed", "validating", "awaiting_approval")
 
 
-class Ledger(Tables):
+class Ledger(Approvals):
     """Statements over `tool_calls`."""
 
     def call_intent(self, p: Row) -> list[Row]:
@@ -27,6 +28,8 @@ class Ledger(Tables):
             owner = True
         asked = row["cancel_requested"] and self.mutate != "intent_cancel"
         if row["version"] != p["version"] or not owner or asked:
+            return []
+        if not self._use(p):
             return []
         self.audit.intended(row, p, self.world.caller)
         self._write(run_id)

@@ -21,6 +21,7 @@ from harness_common.settings import SchedulerSettings
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from tests.sim import api
+from tests.sim.approvals import Verdict
 from tests.sim.auditor import Auditor
 from tests.sim.bus import Bus
 from tests.sim.faults import Faults, next_name
@@ -273,6 +274,10 @@ class Sim:
             case "resolve":
                 outcome: api.Outcome = self.rng.choice(("succeeded", "failed", "proposed"))
                 done = api.resolve(self.store, self.advance, run_id, outcome)
+            case "decide":
+                verdict: Verdict = self.rng.choice(("approved", "approved", "denied"))
+                nth = self.rng.randrange(4)
+                done = api.decide(self.store, self.advance, run_id, verdict, nth)
             case "cancel" | "pause" | "resume":
                 ask = {"cancel": api.cancel, "pause": api.pause, "resume": api.resume}[act]
                 done = ask(self.store, self.advance, run_id) is not None
@@ -289,6 +294,8 @@ class Sim:
                 act = "resume"
             elif row["status"] == "waiting_input":
                 act = "answer"
+            elif any(a["status"] == "pending" for a in self.store.approvals.get(row["id"], ())):
+                act = "decide"
             elif row["status"] == "waiting_approval":
                 act = "resolve"
             if act is not None:

@@ -132,8 +132,13 @@ class _Runner:
             return self._outcome(call, Ended(CallStatus.UNKNOWN, ""), recorded=True)
         if call.is_dead_intent() and self.sim.mutate != "dead_intent":
             return (yield from self._unknown(call))
+        approval_id = None
+        if call.name == "write_ask":
+            approval_id = yield from self._seek(call)
+            if isinstance(approval_id, Ended):
+                return self._outcome(call, approval_id)
         if call.name.startswith("write"):
-            return (yield from self._run_write(call))
+            return (yield from self._run_write(call, approval_id))
         if held.cancel_requested or held.release_asked:
             raise CancelAsked
         ended = yield from self._attempt(call)
@@ -141,7 +146,28 @@ class _Runner:
             ended = yield from self._attempt(call)
         return self._outcome(call, ended)
 
-    def _run_write(self, call: PendingCall) -> Code:
+    def _seek(self, call: PendingCall) -> Code:
+        """As `tools.approvals.Approvals.seek`."""
+        if self.sim.mutate == "approval":
+            return None
+        run_id, step = self.key["run_id"], self.key["step"]
+        row = yield self.worker.pg(
+            lambda: self.worker.store.approval_seek(run_id, step, call.index)
+        )
+        status = row["status"] if row is not None else None
+        if status == "approved":
+            return row["id"]
+        if status in {"denied", "expired"}:
+            return Ended(CallStatus.REJECTED, "no", f"APPROVAL_{status.upper()}")
+        if status == "pending":
+            wait = _approval(call, row["id"], row["expires_at"], None)
+            return Ended(CallStatus.AWAITING_APPROVAL, "approval", wait=wait)
+        until = self.worker.clock() + timedelta(seconds=call.arguments["expires_s"])
+        asked = {"id": self.sim.world.uuid(), "step": step, "idx": call.index, "expires_at": until}
+        wait = _approval(call, asked["id"], until, asked)
+        return Ended(CallStatus.AWAITING_APPROVAL, "approval", wait=wait)
+
+    def _run_write(self, call: PendingCall, approval_id: Any = None) -> Code:
         held, won = self.ctx.held, True
         if held.cancel_requested or held.release_asked:
             raise CancelAsked
@@ -150,7 +176,7 @@ class _Runner:
         attempt_id, begun = self.sim.world.uuid(), False
         held.writing += 1
         try:
-            yield from self._intend(call, attempt_id)
+            yield from self._intend(call, attempt_id, approval_id)
             begun = True
             ended = yield from self._attempt(call)
             won = yield from self._record(call, attempt_id, ended)
@@ -201,7 +227,8 @@ class _Runner:
                 return Ended(CallStatus.REJECTED, "no such account", "INVALID")
         yield _seconds(call) / 2
         if call.name.startswith("write"):
-            sim.audit.effect(self.ctx.run.id, self.key["step"], call.index)
+            asks = call.name == "write_ask"
+            sim.audit.effect(self.ctx.run.id, self.key["step"], call.index, asks=asks)
         yield _seconds(call) / 2
         if call.name == "write_unsure":
             return Ended(CallStatus.UNKNOWN, "the line went dead", "UNKNOWN_OUTCOME")
@@ -221,7 +248,7 @@ class _Runner:
             until = now + timedelta(seconds=limit_s)
         return Ended(CallStatus.RUNNING, "", wait=Wait(call.index, "input", until, {"q": "?"}))
 
-    def _intend(self, call: PendingCall, attempt_id: Any) -> Code:
+    def _intend(self, call: PendingCall, attempt_id: Any, approval_id: Any) -> Code:
         run = self.ctx.run
         params = self.key | {
             "idx": call.index,
@@ -233,6 +260,7 @@ class _Runner:
             "from_status": [str(call.status)],
             "effect": "write",
             "tool_version": "1",
+            "approval_id": approval_id,
         }
         rows = yield self.worker.pg(lambda: self.worker.store.call_intent(params))
         if not rows:
@@ -283,10 +311,10 @@ class _Runner:
             error_type=ended.error_type,
             duration_ms=ended.duration_ms,
             cost_usd=ended.cost_usd,
-            attempt=call.attempt + 1,
+            attempt=call.attempt + (ended.status is not CallStatus.AWAITING_APPROVAL),
             effect="write" if call.name.startswith("write") else "read",
             tool_version="1",
-            resume_at=ended.resume_at,
+            resume_at=None if ended.status is CallStatus.AWAITING_APPROVAL else ended.resume_at,
             wait=ended.wait,
             input_tokens=ended.input_tokens,
             output_tokens=ended.output_tokens,
@@ -318,6 +346,11 @@ def start_or_join(ctx: StepContext, call: PendingCall) -> Code:
     if call.arguments["on_failure"] == "fail":
         raise StepError(Permanent("a child failed", code="CHILD_FAILED"))
     return Ended(CallStatus.FAILED, f"{child['id'].hex} failed", "CHILD_FAILED", **spent)
+
+
+def _approval(call: PendingCall, approval_id: Any, until: datetime, row: Any) -> Wait:
+    about = {"approval": approval_id.hex, "tool": call.name}
+    return Wait(call.index, "approval", until, about, row)
 
 
 def _seconds(call: PendingCall) -> float:

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from harness_common.core.run import DECIDED
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied, Write, finish, prepare
 from tests.sim.admission import Admission
@@ -138,7 +139,7 @@ class Store(Ledger, Fleet, Admission):
         if t["rings"] > 0 and not kept and not t["untouched"]:
             row["rung_at"] = now
         row["last_input_n"] += t["input_delta"]
-        if t["input_delta"] and self.mutate in {"pause", "steer"}:
+        if t["input_delta"] and self.mutate in {"pause", "steer", "decided"}:
             self._forget_input(row)
         first_seq = row["next_seq"]
         row["next_seq"] += t["event_count"]
@@ -175,11 +176,14 @@ class Store(Ledger, Fleet, Admission):
         return "key" if row["concurrency_key"] is not None else None
 
     def _forget_input(self, row: Row) -> None:
-        """The mutations "pause" and "steer": the wish over a step under way is not kept."""
+        """The mutations "pause", "steer" and "decided": what was said over a step under way is not
+        kept.
+        """
         if self.mutate == "pause":
             row["pause_requested"] = False
         else:
-            row["memo"] = {k: v for k, v in row["memo"].items() if k != "steer"}
+            forgotten = "steer" if self.mutate == "steer" else DECIDED
+            row["memo"] = {k: v for k, v in row["memo"].items() if k != forgotten}
 
     def _slot(self, slot: Row, t: Row) -> None:
         """The slot, and what its turn has used."""
@@ -225,6 +229,7 @@ class Store(Ledger, Fleet, Admission):
             )
         for o in t["outcomes"]:
             self._outcome(self._call(run_id, o["step"], o["idx"]), o, ended=t["terminal"])
+        self._commit_approvals(run_id, t)
 
     def _outcome(self, call: Row, o: Row, *, ended: bool) -> None:
         waits = call["status"] == "running" and (
@@ -233,8 +238,9 @@ class Store(Ledger, Fleet, Admission):
         if call["status"] not in PROPOSED and not waits:
             return
         status = str(o["status"])
-        if ended and status == "running":
-            status = "unknown" if call["effect"] == "write" else "cancelled"
+        if ended and status in {"running", "awaiting_approval"}:
+            began = status == "running" and call["effect"] == "write"
+            status = "unknown" if began else "cancelled"
         for name in _OUTCOME:
             call[name] = o[name]
         call["status"] = status

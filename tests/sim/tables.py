@@ -33,6 +33,7 @@ class Tables:
         self.checkpoints: dict[UUID, dict[int, Row]] = {}
         self.messages: dict[UUID, list[str]] = {}
         self.calls: dict[tuple[UUID, int], list[Row]] = {}
+        self.approvals: dict[UUID, list[Row]] = {}
         self.inputs: dict[UUID, list[Row]] = {}
         self.slots: dict[UUID, Row] = {}
         self.workers: dict[UUID, Row] = {}
@@ -70,6 +71,7 @@ class Tables:
         n_events, n_messages = len(self.events[run_id]), len(self.messages[run_id])
         steps, n_inputs = dict(self.checkpoints[run_id]), len(self.inputs[run_id])
         calls = {k: [dict(c) for c in v] for k, v in self.calls.items() if k[0] == run_id}
+        approvals = [dict(a) for a in self.approvals.get(run_id, ())]
 
         def undo() -> None:
             self.runs[run_id] = row
@@ -77,6 +79,7 @@ class Tables:
             del self.events[run_id][n_events:], self.messages[run_id][n_messages:]
             del self.inputs[run_id][n_inputs:]
             self.checkpoints[run_id] = steps
+            self.approvals[run_id] = approvals
             for key in [k for k in self.calls if k[0] == run_id]:
                 del self.calls[key]
             self.calls.update(calls)

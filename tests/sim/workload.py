@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from harness_common.core.errors import Limited, Permanent, Transient
 
 Finish = Literal["stop", "tool_calls", "length", "refusal", "pause"]
-Act = Literal["cancel", "pause", "resume", "steer", "answer", "resolve"]
+Act = Literal["cancel", "pause", "resume", "steer", "answer", "resolve", "decide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,21 @@ def _asks(rng: Random) -> list[Turn]:
     return [Turn((ask, CallPlan(other, _s(rng, 0.05, 0.5))))]
 
 
+def _approvals(rng: Random) -> list[Turn]:
+    """Calls that need a person's yes, beside a wait, a question, a write or each other."""
+    if rng.random() < 0.4:  # woken by the wait, what is approved by then runs while others are open
+        slow = [CallPlan("write_ask", rng.uniform(0.6, 1.5), {"expires_s": 30.0})] * 2
+        return [Turn((*slow, CallPlan("wait", rng.uniform(0.3, 1.0))))]
+    asks = [
+        CallPlan("write_ask", rng.uniform(0.1, 1.5), {"expires_s": rng.choice((0.5, 3.0, 30.0))})
+        for _ in range(rng.choice((1, 2, 3)))
+    ]
+    if rng.random() < 0.7:
+        asks.append(CallPlan(rng.choice(("ask", "write", "wait", "wait")), rng.uniform(0.05, 0.5)))
+    rng.shuffle(asks)
+    return [Turn(tuple(asks))]
+
+
 def _spawns(rng: Random) -> list[Turn]:
     """One or two children; one may fail, and its parent with it."""
     calls = [_spawn(rng) for _ in range(rng.choice((1, 1, 2)))]
@@ -149,10 +164,11 @@ def _kills(rng: Random) -> list[Turn]:
 
 SCRIPTS: Final[tuple[Callable[[Random], list[Turn]], ...]] = (
     _reads, _writes, _writes, _slow_writes, _waits, _limited, _flaky_model, _hopeless, _refused,
-    _unsure, _pauses, _asks, _asks, _spawns, _spawns, _kills,
+    _unsure, _pauses, _asks, _asks, _approvals, _approvals, _spawns, _spawns, _kills,
 )  # fmt: skip
 ACTS: Final[tuple[Act, ...]] = (
     "cancel", "cancel", "pause", "pause", "resume", "steer", "steer", "answer", "resolve",
+    "decide", "decide", "decide",
 )  # fmt: skip
 
 
@@ -163,6 +179,9 @@ def make_plan(rng: Random, fault_s: float) -> Plan:
         turns = [*turns, *rng.choice(SCRIPTS[:6])(rng)]
     plan = Plan(tuple(turns), starts_s=rng.random() * fault_s / 3)
     acts: list[tuple[float, Act]] = []
+    if any(call.tool == "write_ask" for turn in turns for call in turn.calls):
+        first = plan.starts_s + rng.uniform(0.4, 1.5)
+        acts += [(first + 0.4 * n, "decide") for n in range(rng.randint(1, 6))]
     while rng.random() < 0.5:
         act, at = rng.choice(ACTS), plan.starts_s + rng.random() * fault_s
         acts.append((at, act))
