@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from harness_worker.sdk import Denied, NewArtifact, ToolContext, ToolOutput, WaitUntil, tool
+from harness_worker.sdk import Denied, Limits, NewArtifact, ToolContext, ToolOutput, WaitUntil, tool
 
 
 @tool(effect="read", sandbox="B", name="caged_echo")
@@ -61,3 +61,17 @@ def caged_fetch(url: str) -> str:
     context = ssl._create_unverified_context()
     with urllib.request.urlopen(url, timeout=5, context=context) as answer:
         return str(answer.read(), "utf-8")
+
+
+@tool(effect="read", sandbox="B", name="caged_chroot")
+def caged_chroot(i: int) -> str:
+    """Try to leave."""
+    os.chroot("/")
+    return f"left {i}"
+
+
+@tool(effect="write", sandbox="B", name="caged_busy", limits=Limits(cpu_s=1))
+def caged_busy(i: int) -> str:
+    """Never end."""
+    while True:
+        i += 1

@@ -74,14 +74,14 @@ async def test_kill_9_of_the_jailer_in_a_call(tier):
 
 WORKER = """
 import asyncio, sys
-from harness_common.contracts.sandbox import CageJob, SandboxTier
+from harness_common.contracts.sandbox import CageJob, Limits, SandboxTier
 from harness_common.settings import SandboxSettings
 from harness_worker.sandbox.service import WorkerSandbox
 async def main():
     sandbox = WorkerSandbox(SandboxSettings(warm=0))
     await sandbox.link.start()
     print(sandbox.link.pid, sandbox.link.folder, flush=True)
-    job = CageJob("python", sys.argv[1])
+    job = CageJob("python", sys.argv[1], limits=Limits(memory_bytes=64 << 20))
     await asyncio.gather(*(sandbox.run_in(SandboxTier(t), job) for t in "AB"))
 asyncio.run(main())
 """

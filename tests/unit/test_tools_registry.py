@@ -21,11 +21,12 @@ def make(name="lookup", schema=EMPTY, description="Looks up."):
 
 def test_all_builtins_register_and_are_described_like_a_manual():
     registry = ToolRegistry.from_settings(Settings())
-    assert len(registry) == len(BUILTINS) + 2  # sql_query brings sql_schema; http_get is beside
+    # sql_query brings sql_schema, python_run shell_run; http_get is beside
+    assert len(registry) == len(BUILTINS) + 3
     assert set(registry.names()) == {
         *("append_line", "artifact_read", "calculate", "chart", "file_list", "file_read"),
         *("http_get", "run_program", "sql_query", "sql_schema", "wait", "write_report"),
-        *("ask_user", "spawn_run"),
+        *("ask_user", "spawn_run", "python_run", "shell_run", "file_write"),
     }
     for spec in registry.specs():
         assert "Use it" in spec.description, spec.name
@@ -38,7 +39,7 @@ def test_effects_of_the_builtins():
     writes = {name for name, effect in effects.items() if effect is EffectClass.WRITE}
     assert writes == {"append_line", "run_program", "write_report"}
     same = {name for name, effect in effects.items() if effect is EffectClass.IDEMPOTENT}
-    assert same == {"ask_user", "spawn_run"}
+    assert same == {"ask_user", "file_write", "spawn_run"}
 
 
 def test_unknown_tool_names_close_ones():
