@@ -41,6 +41,7 @@ _READS: Final = frozenset(
         "effects",
         "tools",
         "egress",
+        "webhooks",
         "tenant",
         "workers",
     )

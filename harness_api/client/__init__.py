@@ -21,6 +21,7 @@ from harness_api.client.types import (
     Artifact,
     AuditEntry,
     Checkpoint,
+    Delivery,
     Effect,
     EgressRules,
     Event,
@@ -43,6 +44,7 @@ from harness_api.client.types import (
     Tool,
     ToolCall,
     Tree,
+    Webhook,
     Worker,
 )
 
@@ -56,6 +58,7 @@ __all__ = [
     "BadAnswer",
     "Checkpoint",
     "Client",
+    "Delivery",
     "Effect",
     "EgressRules",
     "Event",
@@ -80,6 +83,7 @@ __all__ = [
     "ToolCall",
     "Tree",
     "Unreachable",
+    "Webhook",
     "Worker",
     "find_target",
 ]

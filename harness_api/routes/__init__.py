@@ -21,6 +21,7 @@ from harness_api.routes import (
     tenant,
     throttles,
     tools,
+    webhooks,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -33,6 +34,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     agents.router,
     tools.router,
     egress.router,
+    webhooks.router,
     sessions.router,
     schedules.router,
     api_keys.router,

@@ -25,6 +25,8 @@ Permission = Literal[
     "effects:write",
     "tools:read",
     "tools:write",
+    "webhooks:read",
+    "webhooks:write",
     "egress:read",
     "egress:write",
     "tenant:read",

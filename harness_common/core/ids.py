@@ -22,6 +22,8 @@ PREFIXES: Final = {
     "worker": "wrk_",
     "audit": "aud_",
     "schedule": "sched_",
+    "webhook": "hook_",
+    "delivery": "msg_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

@@ -20,7 +20,7 @@ BY_ID = sorted(
     if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
     for method in route.methods or ()
 )
-LISTS = ["runs", "agents", "tools", "sessions", "schedules", "api-keys", "audit"]
+LISTS = ["runs", "agents", "tools", "webhooks", "sessions", "schedules", "api-keys", "audit"]
 
 
 @pytest.fixture
@@ -29,6 +29,8 @@ async def owned(api, play, db, config, tenant):
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
     tool = {"name": "mine", "description": "secret", "http": {"url": "http://secret.test/"}}
     await api.post("/v1/tools", json=tool)
+    hook = {"url": "https://secret.test/", "types": ["run.failed"]}
+    hook = (await api.post("/v1/webhooks", json=hook)).json()
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
     for result in (say(tools=["look"]), ran("seen"), say()):
         await play.step(decode("run", run["id"]), result)
@@ -54,6 +56,8 @@ async def owned(api, play, db, config, tenant):
         "version": "1",
         "call": "2.0",
         "schedule": "mine",
+        "webhook_id": hook["id"],
+        "delivery_id": (await api.post(f"/v1/webhooks/{hook['id']}/test")).json()["id"],
     }
 
 
