@@ -7,11 +7,12 @@ import base64
 import hashlib
 import hmac
 import json
+from dataclasses import replace
 
 import pytest
 
 from harness_common.core import webhook
-from harness_common.core.errors import Conflict
+from harness_common.core.errors import Conflict, LostOwnership
 from harness_common.core.ids import encode
 from harness_common.core.step import ModelAnswered
 from harness_common.settings import EgressSettings, Settings
@@ -80,7 +81,7 @@ async def test_the_end_of_a_run_is_told_once_and_signed(desk, tmp_path):
     (seen,) = desk.server.seen
     told = json.loads(seen.body)
     assert (told["type"], told["data"]["run_id"]) == ("run.succeeded", encode("run", run_id))
-    assert (told["data"]["agent"], told["data"]["stop_reason"]) == ("a", "completed")
+    assert (told["data"]["agent"], told["data"]["status"]) == ("a", "succeeded")
     assert b"secret answer" not in seen.body
     # Standard Webhooks, by hand.
     secret = webhook.secret_of(load_pepper(desk.shared.settings), hook["id"], 1)
@@ -102,7 +103,8 @@ async def test_it_is_queued_with_the_event_or_not_at_all(desk):
     run_id = await desk.play.start()
     run = await desk.play.claim(run_id)
     await sql(desk.db, "UPDATE runs SET fence = fence + 1 WHERE id = :r", r=run_id)
-    assert await desk.play.settle(run, say()) is None  # a stale owner commits nothing
+    with pytest.raises(LostOwnership):
+        await desk.play.settle(run, say())
     assert await desk.deliveries(hook) == []
     await desk.end_a_run()
     assert len(await desk.deliveries(hook)) == 1
@@ -122,8 +124,6 @@ async def test_a_used_up_budget_is_told_as_such(desk):
     run_id = await desk.play.start(max_tokens=10)
     said = say(tools=["look"])
     assert isinstance(said, ModelAnswered)
-    from dataclasses import replace
-
     await desk.play.step(run_id, replace(said, input_tokens=50))
     (delivery,) = await desk.deliveries(hook)
     assert delivery["type"] == "budget.exceeded"
