@@ -44,6 +44,7 @@ _READS: Final = frozenset(
         "secrets",
         "tools",
         "egress",
+        "webhooks",
         "tenant",
         "workers",
         "mcp",

@@ -32,6 +32,7 @@ from harness_api.cli import (
     tenant,
     throttles,
     tools,
+    webhooks,
 )
 from harness_api.cli.options import examples
 from harness_api.cli.output import clean, error_document
@@ -68,6 +69,7 @@ for name, commands in {
     "agents": agents.app,
     "tools": tools.app,
     "egress": egress.app,
+    "webhooks": webhooks.app,
     "sessions": sessions.app,
     "schedules": schedules.app,
     "mcp": mcp.app,

@@ -25,6 +25,7 @@ from harness_api.client.types import (
     CallDecision,
     Checkpoint,
     Decision,
+    Delivery,
     Effect,
     EgressRules,
     Event,
@@ -51,6 +52,7 @@ from harness_api.client.types import (
     Tool,
     ToolCall,
     Tree,
+    Webhook,
     Worker,
 )
 
@@ -68,6 +70,7 @@ __all__ = [
     "Checkpoint",
     "Client",
     "Decision",
+    "Delivery",
     "Effect",
     "EgressRules",
     "Event",
@@ -96,6 +99,7 @@ __all__ = [
     "ToolCall",
     "Tree",
     "Unreachable",
+    "Webhook",
     "Worker",
     "find_target",
 ]

@@ -30,6 +30,7 @@ from harness_api.client.secrets import Secrets
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
 from harness_api.client.tools import Egress, Tools
+from harness_api.client.webhooks import Webhooks
 from harness_api.client.wire import AsyncWire, BlockingWire, Wire
 
 
@@ -46,6 +47,7 @@ class _Nouns(Generic[M]):
         self.agents: Agents[M] = Agents(http)
         self.tools: Tools[M] = Tools(http)
         self.egress: Egress[M] = Egress(http)
+        self.webhooks: Webhooks[M] = Webhooks(http)
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
         self.mcp: McpServers[M] = McpServers(http)

@@ -495,6 +495,39 @@ class ImportedTools(View):
     dry_run: bool = False
 
 
+class Webhook(View):
+    """Whom to tell of what."""
+
+    id: str
+    url: str
+    types: tuple[str, ...] = ()
+    status: str
+    disabled_at: datetime | None = None
+    disabled_why: str | None = None
+    failures: int = 0
+    created_at: datetime
+    created_by: str = ""
+    rotated_at: datetime | None = None
+    secret: str = ""
+    """Known when it is made and when the secret is rotated."""
+
+
+class Delivery(View):
+    """One thing told, or to be told."""
+
+    id: str
+    webhook_id: str
+    type: str
+    run_id: str | None = None
+    status: str
+    attempts: int = 0
+    response_status: int | None = None
+    error: str | None = None
+    next_at: datetime | None = None
+    created_at: datetime
+    delivered_at: datetime | None = None
+
+
 class EgressRules(View):
     """Where the tenant's own requests may go."""
 

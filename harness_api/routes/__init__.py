@@ -26,6 +26,7 @@ from harness_api.routes import (
     throttles,
     tool_breakers,
     tools,
+    webhooks,
 )
 
 ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -41,6 +42,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     tool_breakers.router,  # before tools: /v1/tools/breakers is no tool
     tools.router,
     egress.router,
+    webhooks.router,
     sessions.router,
     schedules.router,
     mcp_servers.router,

@@ -29,4 +29,6 @@ def _reader(kind: str, name: str) -> object:
 RunId = Annotated[UUID, _reader("run", "run_id")]
 SessionId = Annotated[UUID, _reader("session", "session_id")]
 ArtifactId = Annotated[UUID, _reader("artifact", "artifact_id")]
+WebhookId = Annotated[UUID, _reader("webhook", "webhook_id")]
+DeliveryId = Annotated[UUID, _reader("delivery", "delivery_id")]
 KeyId = Annotated[UUID, _reader("api_key", "key_id")]

@@ -29,6 +29,8 @@ Permission = Literal[
     "secrets:write",
     "tools:read",
     "tools:write",
+    "webhooks:read",
+    "webhooks:write",
     "egress:read",
     "egress:write",
     "tenant:read",

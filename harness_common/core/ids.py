@@ -23,6 +23,8 @@ PREFIXES: Final = {
     "audit": "aud_",
     "schedule": "sched_",
     "mcp_server": "mcp_",
+    "webhook": "hook_",
+    "delivery": "msg_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

@@ -64,6 +64,8 @@ class Look:
     queue_age_s: float
     fire_in_s: float | None
     """Until the next firing of a schedule; None when there is none."""
+    deliver_in_s: float | None
+    """Until the next delivery to a webhook; None when there is none."""
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from harness_common.store.keyring import Keyring, load_keks
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.cron import CronLoop
+from harness_worker.scheduler.deliver import DeliverLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
@@ -47,6 +48,7 @@ def make_loops(shared: Shared) -> list[Loop]:
         ReleaseLoop(shared),
         AdmitLoop(shared),
         DispatchLoop(shared),
+        DeliverLoop(shared),
         PruneLoop(shared),
     ]
 
@@ -155,7 +157,8 @@ class Scheduler:
         # Held runs may wait for days for a person; whatever lets them go nudges.
         waits = look.queued or look.orphaned
         longest = config.tick_s if waits else config.idle_tick_s
-        due = [s for s in (look.due_in_s, look.fire_in_s) if s is not None]
+        times = (look.due_in_s, look.fire_in_s, look.deliver_in_s)
+        due = [s for s in times if s is not None]
         if due and min(due) > 0:
             return min(longest, max(0.02, min(due)))
         if due:

@@ -29,6 +29,7 @@ LISTS = [
     "runs",
     "agents",
     "tools",
+    "webhooks",
     "sessions",
     "schedules",
     "api-keys",
@@ -42,6 +43,8 @@ async def owned(api, play, db, config, tenant):
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
     tool = {"name": "mine", "description": "secret", "http": {"url": "http://secret.test/"}}
     await api.post("/v1/tools", json=tool)
+    hook = {"url": "https://secret.test/", "types": ["run.failed"]}
+    hook = (await api.post("/v1/webhooks", json=hook)).json()
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
     await api.post("/v1/policies", json={"source": "rules: [{name: secret, then: deny}]"})
     decision = decide(Facts("look")).to_json()
@@ -74,6 +77,8 @@ async def owned(api, play, db, config, tenant):
         "call": "2.0",
         "schedule": "mine",
         "approval_id": approval["id"],
+        "webhook_id": hook["id"],
+        "delivery_id": (await api.post(f"/v1/webhooks/{hook['id']}/test")).json()["id"],
     }
 
 

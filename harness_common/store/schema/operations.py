@@ -79,7 +79,13 @@ webhooks = Table(
     Column("types", ARRAY(Text), nullable=False, server_default=text("'{}'::text[]")),
     when("created_at", now=True),
     when("disabled_at"),
+    text_("disabled_why", null=True),
+    Column("created_by", Text, nullable=False, server_default=text("''")),
+    int_("secret_n", 1),
+    when("rotated_at"),
+    int_("failures"),
     PrimaryKeyConstraint("tenant_id", "id"),
+    comment="Whom to tell; a trigger on events queues the deliveries in the same transaction.",
 )
 
 
@@ -94,7 +100,19 @@ webhook_deliveries = Table(
     int_("attempt"),
     when("next_at"),
     when("created_at", now=True),
+    Column("type", Text, nullable=False, server_default=text("''")),
+    id_("run_id", null=True),
+    int_("seq", None, null=True),
+    int_("response_status", None, null=True),
+    text_("error", null=True),
+    when("delivered_at"),
     PrimaryKeyConstraint("tenant_id", "id"),
+    ForeignKeyConstraint(
+        ["tenant_id", "webhook_id"], ["webhooks.tenant_id", "webhooks.id"], ondelete="CASCADE"
+    ),
+    Index("webhook_deliveries_due_idx", "next_at", postgresql_where=text("status = 'pending'")),
+    Index("webhook_deliveries_hook_idx", "tenant_id", "webhook_id", "id"),
+    Index("webhook_deliveries_created_at_idx", "created_at"),
 )
 
 

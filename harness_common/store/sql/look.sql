@@ -20,4 +20,5 @@ SELECT extract(epoch FROM (SELECT min(wake_at) FROM runs WHERE wake_at IS NOT NU
            CASE WHEN EXISTS (SELECT 1 FROM schedules s WHERE s.waiting > 0 AND s.paused_at IS NULL AND NOT EXISTS (
                SELECT 1 FROM runs r WHERE r.tenant_id = s.tenant_id AND r.id = ANY(s.open_runs) AND r.finished_at IS NULL))
            THEN clock_timestamp() END) - clock_timestamp())::float8 AS fire_in_s,
+       extract(epoch FROM (SELECT min(next_at) FROM webhook_deliveries WHERE status = 'pending') - clock_timestamp())::float8 AS deliver_in_s,
        clock_timestamp() AS now

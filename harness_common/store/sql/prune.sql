@@ -1,4 +1,4 @@
--- Drop what is past its time: idempotency keys, worker rows that nobody needs, and old firings.
+-- Drop what is past its time: idempotency keys, worker rows that nobody needs, old firings and deliveries.
 WITH keys AS (DELETE FROM idempotency_keys WHERE created_at < clock_timestamp() - make_interval(secs => %(key_ttl_s)s)
               AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1),
      gone AS (DELETE FROM workers w WHERE died_at < clock_timestamp() - interval '1 hour'
@@ -6,5 +6,7 @@ WITH keys AS (DELETE FROM idempotency_keys WHERE created_at < clock_timestamp() 
               AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1),
      fired AS (DELETE FROM schedule_firings WHERE created_at < clock_timestamp() - make_interval(days => %(firings_days)s)
                AND outcome <> 'waiting'
-               AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1)
-SELECT (SELECT count(*) FROM keys) AS keys, (SELECT count(*) FROM gone) AS workers, (SELECT count(*) FROM fired) AS firings
+               AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1),
+     told AS (DELETE FROM webhook_deliveries WHERE created_at < clock_timestamp() - interval '30 days'
+              AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s) RETURNING 1)
+SELECT (SELECT count(*) FROM told) AS deliveries, (SELECT count(*) FROM keys) AS keys, (SELECT count(*) FROM gone) AS workers, (SELECT count(*) FROM fired) AS firings

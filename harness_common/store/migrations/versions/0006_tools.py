@@ -1,4 +1,6 @@
-"""Tools that tenants declare, the tools that workers have, and the hosts that requests may go to."""
+"""Tools that tenants declare, the tools that workers have, the hosts that requests may go to; and
+webhooks, whose deliveries a trigger queues in the transaction of the event.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,75 @@ def _text(name: str) -> sa.Column[str]:
     return sa.Column(name, sa.Text(), nullable=False)
 
 
+QUEUE_WEBHOOKS = """
+CREATE FUNCTION queue_webhooks() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO webhook_deliveries (tenant_id, webhook_id, type, run_id, seq, body, status, next_at)
+    SELECT NEW.tenant_id, w.id, k.type, NEW.run_id, NEW.seq, NEW.payload,
+           CASE WHEN w.disabled_at IS NULL THEN 'pending' ELSE 'held' END, clock_timestamp()
+    FROM webhooks w, (VALUES
+        (CASE NEW.type WHEN 'run.completed' THEN 'run.succeeded' ELSE NEW.type END),
+        (CASE WHEN NEW.payload->>'stop_reason' LIKE '%budget_exceeded' THEN 'budget.exceeded' END)
+    ) AS k (type)
+    WHERE w.tenant_id = NEW.tenant_id AND k.type = ANY(w.types);
+    RETURN NULL;
+END $$
+"""
+TRIGGER = """
+CREATE TRIGGER events_webhooks AFTER INSERT ON events FOR EACH ROW
+WHEN (NEW.type IN ('run.completed', 'run.failed', 'run.cancelled', 'approval.requested'))
+EXECUTE FUNCTION queue_webhooks()
+"""
+"""Written with the event or not at all; all other events cost the comparison of a name."""
+
+
+def _webhooks() -> None:
+    for column in (
+        sa.Column("disabled_why", sa.Text(), nullable=True),
+        sa.Column("created_by", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("secret_n", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        _time("rotated_at", null=True),
+        sa.Column("failures", sa.Integer(), server_default=sa.text("0"), nullable=False),
+    ):
+        op.add_column("webhooks", column)
+    op.create_table_comment(
+        "webhooks",
+        "Whom to tell; a trigger on events queues the deliveries in the same transaction.",
+    )
+    for added in (
+        sa.Column("type", sa.Text(), server_default=sa.text("''"), nullable=False),
+        sa.Column("run_id", sa.Uuid(), nullable=True),
+        sa.Column("seq", sa.Integer(), nullable=True),
+        sa.Column("response_status", sa.Integer(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        _time("delivered_at", null=True),
+    ):
+        op.add_column("webhook_deliveries", added)
+    op.create_foreign_key(
+        op.f("webhook_deliveries_tenant_id_webhook_id_fkey"),
+        "webhook_deliveries",
+        "webhooks",
+        ["tenant_id", "webhook_id"],
+        ["tenant_id", "id"],
+        ondelete="CASCADE",
+    )
+    op.create_index(
+        "webhook_deliveries_due_idx",
+        "webhook_deliveries",
+        ["next_at"],
+        postgresql_where=sa.text("status = 'pending'"),
+    )
+    op.create_index(
+        "webhook_deliveries_hook_idx", "webhook_deliveries", ["tenant_id", "webhook_id", "id"]
+    )
+    op.create_index("webhook_deliveries_created_at_idx", "webhook_deliveries", ["created_at"])
+    op.execute(QUEUE_WEBHOOKS)
+    op.execute(TRIGGER)
+
+
 def upgrade() -> None:
     """Expand."""
+    _webhooks()
     array = postgresql.ARRAY(sa.Text())
     op.create_table(
         "tenant_tools",
@@ -97,5 +166,17 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Undo."""
+    op.execute("DROP TRIGGER events_webhooks ON events")
+    op.execute("DROP FUNCTION queue_webhooks()")
+    for name in ("due", "hook", "created_at"):
+        op.drop_index(f"webhook_deliveries_{name}_idx", table_name="webhook_deliveries")
+    op.drop_constraint(
+        "webhook_deliveries_tenant_id_webhook_id_fkey", "webhook_deliveries", type_="foreignkey"
+    )
+    for name in ("type", "run_id", "seq", "response_status", "error", "delivered_at"):
+        op.drop_column("webhook_deliveries", name)
+    op.drop_table_comment("webhooks")
+    for name in ("disabled_why", "created_by", "secret_n", "rotated_at", "failures"):
+        op.drop_column("webhooks", name)
     for table in ("egress_rules", "worker_tools", "tool_specs", "tool_versions", "tenant_tools"):
         op.drop_table(table)
