@@ -26,7 +26,13 @@ if os.environ.get("UNREDACTED"):
 
 def said(value: str) -> str:
     raw = value.encode()
-    forms = [value, raw.hex(), raw.hex().upper(), quote(value, safe=""), quote(value, safe="").lower()]
+    forms = [
+        value,
+        raw.hex(),
+        raw.hex().upper(),
+        quote(value, safe=""),
+        quote(value, safe="").lower(),
+    ]
     for before in (b"", b"x", b"yz"):
         forms.append(base64.b64encode(before + raw + b"tail").decode())
         forms.append(base64.urlsafe_b64encode(before + raw).decode())
@@ -41,7 +47,7 @@ async def leak(ctx: ToolContext) -> ToolOutput:
     await ctx.artifact(f"{text[:40]}.txt", "text/plain", text.encode())
     structlog.get_logger().warning("tool.leaked", what=text, also={"deep": [text]})
     logging.getLogger("a.library").error("it says %s", text)
-    print(text)
+    print(text)  # noqa: T201 - so do libraries
     data = f"first\n{text}\nlast".encode()
     return ToolOutput({"said": text, text: [text]}, (NewArtifact("more.txt", "text/plain", data),))
 
