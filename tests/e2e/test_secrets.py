@@ -135,8 +135,8 @@ def run_to_end(client: httpx.Client, agent: str, text: str, streams: list[str]) 
         answer = client.get(path + rest)
         assert answer.status_code == 200, (rest, answer.text)
         streams.append(answer.text)
-    for artifact in client.get(f"{path}/artifacts").json()["data"]:
-        streams.append(client.get(artifact["links"]["content"]).text)
+    kept = client.get(f"{path}/artifacts").json()["data"]
+    streams.extend(client.get(artifact["links"]["content"]).text for artifact in kept)
     return dict(client.get(path).json())
 
 

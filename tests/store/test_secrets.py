@@ -181,10 +181,10 @@ async def test_without_a_key_encryption_key_nothing_is_stored(db):
 async def test_a_wrong_key_of_the_same_name_is_an_error_never_garbage(keyed, mine, database_url):
     await put_secret(keyed, mine.tenant_id, "TOKEN", "hunter-22", ACTOR)
     async with database(database_url, make_kek("k1")) as wrong:
-        with pytest.raises(CannotDecrypt, match="'k1'.*other bytes"):
+        with pytest.raises(CannotDecrypt, match=r"'k1'.*other bytes"):
             await secrets_of(wrong).value(mine.tenant_id, "TOKEN")
     async with database(database_url, K2) as missing:
-        with pytest.raises(KeyMissing, match="'k1'.*has k2"):
+        with pytest.raises(KeyMissing, match=r"'k1'.*has k2"):
             await secrets_of(missing).value(mine.tenant_id, "TOKEN")
 
 
@@ -244,7 +244,7 @@ def test_where_key_encryption_keys_come_from(tmp_path):
     assert keks(kek=K2, kek_file=tmp_path / "others").current == "k2"
     with pytest.raises(SystemExit, match="nosuch"):
         keks(kek_file=tmp_path / "nosuch")
-    with pytest.raises(SystemExit, match="HARNESS_SECRETS__KEK: .* is not base64"):
+    with pytest.raises(SystemExit, match=r"HARNESS_SECRETS__KEK: .* is not base64"):
         keks(kek="k1:%%%")
 
 
