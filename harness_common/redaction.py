@@ -23,7 +23,7 @@ from uuid import UUID
 
 from harness_common.core.message import Json
 
-MARK: Final = "[secret]"
+MARK: Final = "[redacted]"
 MIN_BYTES: Final = 6
 """Shorter values are refused as secrets: blotting them out would garble ordinary text."""
 MAX_VALUES: Final = 512
@@ -46,7 +46,9 @@ def forms_of(value: str) -> tuple[str, ...]:
         found |= {encoded, _lower_escapes(encoded)}
     found |= {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     found |= {repr(value)[1:-1], html.escape(value)}
-    return tuple(sorted((f for f in found if len(f) >= MIN_BYTES), key=len, reverse=True))
+    return tuple(
+        sorted((f for f in found if len(f) >= MIN_BYTES and f not in MARK), key=len, reverse=True)
+    )
 
 
 def _lower_escapes(text: str) -> str:

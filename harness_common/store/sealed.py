@@ -171,7 +171,7 @@ def _looks(name: str, value: Any) -> bool:  # noqa: ANN401 - a column
     if value is None or isinstance(value, int):
         return False
     if isinstance(value, str):
-        return value.startswith((PREFIX, _QUOTED))
+        return value.startswith(PREFIX) or (name == "body" and value.startswith(_QUOTED))
     if name == "new_messages":
         return any(v.startswith(_QUOTED) for v in value)
     if name in _PARTS:
@@ -230,8 +230,8 @@ def _open(keys: Keys, name: str, value: Any) -> Any:  # noqa: ANN401 - one per k
         for row_in in _rows_in(value):
             open_row(keys, row_in)
         return value
-    if value.startswith('"'):
-        return _open_json_text(keys, value) if name in _JSONS else value
+    if name == "body" and value.startswith(_QUOTED):
+        return _open_json_text(keys, value)
     return _open_text(keys, value) if name in _TEXTS else _open_json(keys, value)
 
 

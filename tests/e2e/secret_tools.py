@@ -47,7 +47,7 @@ async def leak(ctx: ToolContext) -> ToolOutput:
     await ctx.artifact(f"{text[:40]}.txt", "text/plain", text.encode())
     structlog.get_logger().warning("tool.leaked", what=text, also={"deep": [text]})
     logging.getLogger("a.library").error("it says %s", text)
-    print(text)
+    print(text)  # noqa: T201 - so do libraries
     data = f"first\n{text}\nlast".encode()
     return ToolOutput({"said": text, text: [text]}, (NewArtifact("more.txt", "text/plain", data),))
 

@@ -8,10 +8,7 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
 import secrets
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,11 +20,12 @@ import pytest
 import zstandard
 
 from harness_common.crypto.keks import make_kek
+from harness_common.redaction import MARK
 from tests.e2e.secret_tools import NAME
 from tests.e2e.stack import Stack
 from tests.fakes.openai_server import Answer, FakeOpenAI
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 LEAKS = ("leak", "leak_crash", "leak_named", "leak_much", "leak_write", "leak_undeclared")
 
@@ -137,8 +135,8 @@ def run_to_end(client: httpx.Client, agent: str, text: str, streams: list[str]) 
         answer = client.get(path + rest)
         assert answer.status_code == 200, (rest, answer.text)
         streams.append(answer.text)
-    for artifact in client.get(f"{path}/artifacts").json()["data"]:
-        streams.append(client.get(artifact["links"]["content"]).text)
+    kept = client.get(f"{path}/artifacts").json()["data"]
+    streams.extend(client.get(artifact["links"]["content"]).text for artifact in kept)
     return dict(client.get(path).json())
 
 
@@ -176,7 +174,7 @@ def test_a_canary_is_nowhere_in_any_form_and_the_control_is_everywhere(
         apply(client, "clean", "steps.default", *LEAKS)
         apply(client, "control", "steps.control", *LEAKS)
 
-        def play(agent: str, value: str) -> str:
+        def play(agent: str, value: str) -> dict[str, Any]:
             done = client.put(f"/v1/secrets/{NAME}", json={"value": value})
             assert done.status_code == 200
             streams.append(
@@ -189,11 +187,11 @@ def test_a_canary_is_nowhere_in_any_form_and_the_control_is_everywhere(
             return {c["tool"]: c for c in calls}
 
         calls = play("clean", canary)
-        assert "[secret]" in calls["leak"]["result"]
-        assert "[secret]" in calls["leak_write"]["result"]
+        assert MARK in calls["leak"]["result"]
+        assert MARK in calls["leak_write"]["result"]
         assert calls["leak_undeclared"]["error_type"] == "SECRET_NOT_DECLARED"
         found = places(stack, fake, streams)
-        assert found["logs"].count("[secret]") >= 3  # structlog, a library's logger, print
+        assert found["logs"].count(MARK) >= 3  # structlog, a library's logger, print
         assert hits(canary, found) == set()
         assert client.get("/v1/secrets").json()["data"][0]["last_used_at"] is not None
 
@@ -259,39 +257,3 @@ def test_with_encryption_on_nothing_that_a_run_says_is_in_the_database(
         off = client.put("/v1/tenant/encryption", json={"on": False}).json()
         assert off["on"] is False
         assert client.get(f"/v1/runs/{run['id']}").json()["output"] == f"I noted {sealed}"
-
-
-def test_the_command_line_sets_what_it_never_shows(world: tuple[Stack, FakeOpenAI]) -> None:
-    stack, _ = world
-    value = secrets.token_urlsafe(20)
-
-    def harness(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        env = os.environ | {
-            "HARNESS_API_URL": f"http://127.0.0.1:{stack.api_ports[0]}",
-            "HARNESS_API_KEY": stack.key,
-        }
-        return subprocess.run(
-            [sys.executable, "-c", "from harness_api.cli.main import main; main()", *argv],
-            input=stdin, env=env, text=True, capture_output=True, check=False,
-        )  # fmt: skip
-
-    done = harness("secrets", "set", "FROM_CLI", stdin=value + "\n")
-    assert (done.returncode, done.stdout) == (0, "FROM_CLI is set (version 1)\n")
-    again = harness("secrets", "set", "FROM_CLI", "--json", stdin=value)
-    assert json.loads(again.stdout)["version"] == 2
-    listed = harness("secrets", "list")
-    assert "FROM_CLI" in listed.stdout
-    short = harness("secrets", "set", "SHORT", stdin="abc")
-    assert short.returncode == 1
-    assert "at least 6" in short.stderr
-    file = stack.folder / "value.txt"
-    file.write_text(value)
-    assert harness("secrets", "set", "FROM_FILE", "--from-file", str(file)).returncode == 0
-    shown = harness("tenant", "encryption", "show")
-    assert "data key" in shown.stdout
-    assert harness("secrets", "rewrap").returncode == 0
-    assert harness("secrets", "keys", "--json").returncode == 0
-    assert harness("secrets", "delete", "FROM_CLI").returncode == 0
-    assert harness("secrets", "delete", "FROM_CLI").returncode == 1
-    for process in (done, again, listed, short, shown):
-        assert value not in process.stdout + process.stderr

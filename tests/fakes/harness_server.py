@@ -146,7 +146,7 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(raw)
 
-        do_GET = do_POST = do_DELETE = do_PATCH = _serve
+        do_GET = do_PUT = do_POST = do_DELETE = do_PATCH = _serve
 
         def log_message(self, *args: object) -> None:
             pass
