@@ -6,6 +6,7 @@ import asyncio
 
 import psycopg
 
+from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings, SchedulerSettings, Settings
 from harness_common.store.db import Database
 from harness_worker.scheduler.prune import PruneLoop
@@ -16,17 +17,21 @@ from tests.worker.runtime import make_shared
 
 async def test_an_expand_migration_does_not_break_prepared_statements(play, database_url):
     """INV20: every process would fail with "cached plan must not change result type"."""
-    async with Database(database_url, DatabaseSettings(pool_max=1)) as db:
+    system = derive(database_url, "system")
+    async with (
+        Database(system, DatabaseSettings(pool_max=1)) as db,
+        Database(database_url, DatabaseSettings(pool_max=1)) as owner,
+    ):
         reader = Play(db, play.tenant_id)
         run_id = await reader.start()
         for _ in range(4):
             await reader.read(run_id)
-        await sql(play.db, "ALTER TABLE runs ADD COLUMN expand_me int")
+        await sql(owner, "ALTER TABLE runs ADD COLUMN expand_me int")
         try:
             for _ in range(5):
                 await reader.read(run_id)
         finally:
-            await sql(play.db, "ALTER TABLE runs DROP COLUMN expand_me")
+            await sql(owner, "ALTER TABLE runs DROP COLUMN expand_me")
 
 
 async def test_partitions_ahead_do_not_stop_commits(play, db, database_url):
