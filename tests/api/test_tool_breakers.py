@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ async def test_breakers_are_listed(api, db, tenant, other_tenant):
 
 async def test_a_reset_is_heard_by_workers_and_kept_in_the_audit(api, services, db, tenant):
     await break_tool(db, tenant)
-    breakers = Breakers(db, None, lambda: None, services.config.tool)
+    breakers = Breakers(db, None, lambda: datetime.now(UTC), services.config.tool)
     await breakers.look()
     assert breakers.open
     async with services.channel.worker_signals(tenant.id) as signals:

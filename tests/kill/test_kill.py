@@ -24,6 +24,7 @@ async def run_all(play, database_url, tmp_path, kills):
     sys.stdout.write(f"KILL_SEED={seed}\n")
     tally, effects = Tally(), tmp_path / "effects.txt"
     await allow_tools(play.db, NAMES)
+    await sql(play.db, "UPDATE tenant_slots SET max_running = 10000, granted = 10000")
     scenarios = draw(seed, kills)
     async with Workers(database_url, effects) as one, Workers(database_url, effects) as two:
 

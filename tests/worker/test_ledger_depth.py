@@ -18,6 +18,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.settings import DatabaseSettings
 from harness_worker.steps import tools
 from harness_worker.tools.call import PendingCall, ToolScope
+from harness_worker.tools.gate import Gate
 from harness_worker.tools.keeper import KEEP_AFTER_S
 from harness_worker.tools.ledger import fingerprint
 from harness_worker.tools.runner import ToolRunner
@@ -38,7 +39,7 @@ class Counted:
     """Functions of tools that count their calls."""
 
     def __init__(self):
-        self.calls = Counter()
+        self.calls: Counter[str] = Counter()
 
     def say(self, name, result="ok"):
         async def fn(ctx, **args):
@@ -119,13 +120,13 @@ async def test_another_s_result_is_a_conflict_and_nothing_is_run(play, db, what)
 
 
 async def test_policy_is_asked_again_before_a_recorded_result_is_given(play, db):
-    class Deny:
+    class Deny(Gate):
         async def decide(self, call, tool):
             return Decision(Verdict.DENY, ("changed their mind",))
 
     runtime, run_id = await a_finished_write(play, db, Counted())
     ctx = await claim_tools_step(runtime, play, run_id)
-    runner = ToolRunner(a_scope(ctx), Deny())
+    runner = ToolRunner(a_scope(ctx), Deny(a_scope(ctx)))
     outcome = await runner.run(PendingCall.from_row(ctx.calls[0]))
     assert outcome.error_type == "PERMISSION_DENIED"
     assert "changed their mind" in outcome.content
@@ -217,7 +218,8 @@ async def test_a_stale_owner_keeps_nothing(play, db):
 
 async def round_trips(play, database_url, made, *calls):
     """Run one step of these calls; returns how often its worker spoke to Postgres."""
-    async with CountingDatabase(database_url, DatabaseSettings(pool_max=4)) as mine:
+    mine = CountingDatabase(database_url, DatabaseSettings(pool_max=4))
+    async with mine:
         await mine.ready()
         runtime = await a_worker(mine, made)
         await work(runtime, play, await asked(play, *calls))  # reads the agent as well
@@ -363,7 +365,9 @@ async def test_a_write_that_was_started_is_no_repetition(play, db):
 
 
 async def test_reads_go_side_by_side_but_not_without_end_and_writes_one_after_another(play, db):
-    now, most, order = Counter(), Counter(), []
+    now: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    order: list[tuple[str, int]] = []
 
     def fn(kind):
         async def call(ctx, i):

@@ -19,6 +19,7 @@ from harness_common.settings import ToolSettings
 from harness_common.store.artifacts import read_artifact
 from harness_worker.tools.breakers import GO, Breakers, Leave, Shut
 from harness_worker.tools.call import PendingCall
+from harness_worker.tools.gate import Gate
 from harness_worker.tools.runner import ToolRunner
 from tests.store.play import sql
 from tests.worker.runtime import claim_tools_step
@@ -379,7 +380,7 @@ async def test_a_fallback_that_may_not_be_called_is_not(play, db, fields, argume
 async def test_policy_is_asked_about_the_fallback(play, db, verdict):
     asked_about = []
 
-    class Gate:
+    class Asked(Gate):
         async def decide(self, call, tool):
             asked_about.append((call.name, tool.spec.name))
             return Decision(verdict if tool.spec.name == "b" else Verdict.ALLOW, ("not that",))
@@ -389,7 +390,9 @@ async def test_policy_is_asked_about_the_fallback(play, db, verdict):
     runtime = await a_worker(db, made)
     run_id = await asked(play, ("a", {}))
     ctx = await claim_tools_step(runtime, play, run_id)
-    outcome = await ToolRunner(a_scope(ctx), Gate()).run(PendingCall.from_row(ctx.calls[0]))
+    outcome = await ToolRunner(a_scope(ctx), Asked(a_scope(ctx))).run(
+        PendingCall.from_row(ctx.calls[0])
+    )
     assert asked_about == [("a", "a"), ("b", "b")]
     assert second.calls == 0
     assert "not that" in outcome.content
@@ -397,7 +400,8 @@ async def test_policy_is_asked_about_the_fallback(play, db, verdict):
 
 async def test_one_failing_tool_does_not_drag_the_others(play, db):
     """D5: without breakers and fallbacks a run does as well as its worst tool (99.2 → 68.7 %)."""
-    took, done = {}, Counter()
+    took: dict[int, float] = {}
+    done: Counter[tuple[str, str]] = Counter()
     hanging = Script("hang")
     made = [
         hanging.tool("hangs", "read", timeout_s=2, fallback="spare"),
@@ -405,10 +409,15 @@ async def test_one_failing_tool_does_not_drag_the_others(play, db):
         Script("ok").tool("spare", "read"),
         Script("ok").tool("works", "read"),
     ]
-    runtime = await a_worker(db, made, breaker_failures=4, breaker_open_s=30)
+    runtime = await a_worker(db, made, breaker_failures=4, breaker_open_s=600)
 
     async def one(n):
-        calls = ("hangs", {"i": n}), ("breaks", {"i": n}), ("works", {"i": n}), ("works", {})
+        calls: tuple[tuple[str, dict[str, int]], ...] = (
+            ("hangs", {"i": n}),
+            ("breaks", {"i": n}),
+            ("works", {"i": n}),
+            ("works", {}),
+        )
         run_id = await asked(play, *calls)
         begun = asyncio.get_running_loop().time()
         for row in await work(runtime, play, run_id):
@@ -565,7 +574,7 @@ async def test_a_new_version_of_a_tool_uses_no_old_result(play, db):
 
 
 async def test_policy_is_asked_before_a_cached_result_is_given(play, db):
-    class Deny:
+    class Deny(Gate):
         async def decide(self, call, tool):
             return Decision(Verdict.DENY, ("not any more",))
 
@@ -577,6 +586,8 @@ async def test_policy_is_asked_before_a_cached_result_is_given(play, db):
     await sql(db, "UPDATE runs SET status = 'succeeded', finished_at = now()")
     again = await asked(play, ("t", {}), session_id=session_id)
     ctx = await claim_tools_step(runtime, play, again)
-    outcome = await ToolRunner(a_scope(ctx), Deny()).run(PendingCall.from_row(ctx.calls[0]))
+    outcome = await ToolRunner(a_scope(ctx), Deny(a_scope(ctx))).run(
+        PendingCall.from_row(ctx.calls[0])
+    )
     assert outcome.error_type == "PERMISSION_DENIED"
     assert "secret" not in outcome.content
