@@ -19,6 +19,8 @@ SHARED = {
     "leader": set(),
     "platform": {"SELECT", "INSERT", "UPDATE"},
     "throttles": {"SELECT"},
+    "tool_specs": {"SELECT"},
+    "worker_tools": {"SELECT"},
     "workers": {"SELECT"},
 }
 """Tables of no tenant, and what the API may do with them. A new one has to be named here."""

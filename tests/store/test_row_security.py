@@ -370,7 +370,7 @@ def test_an_owner_that_is_no_superuser(store_postgres):
 
 STATEMENTS = sorted(p.stem for p in (Path(store.__file__).parent / "sql").glob("*.sql"))
 STATEMENTS.remove("tenant_ensure")  # its parameters have no types of their own, and it runs once
-_EQUALITY = re.compile(r"\(([\w.]+|\([^()]*\)) = ([\w.]+|\([^()]*\))\)")
+_EQUALITY = re.compile(r"\(([\w.]*(?:\([^()]*\))?) = ([\w.]*(?:\([^()]*\))?)\)")
 
 
 def plan(conn, name):

@@ -8,10 +8,10 @@ WITH old AS (
     WHERE d.tenant_id = o.tenant_id AND d.tool = o.tool
 )
 INSERT INTO tool_breakers AS b (tenant_id, tool, state, failures, successes, opens, opened_by, opened_at, until, reason)
-SELECT %(tenant_id)s, %(tool)s, CASE WHEN t.trips THEN 'open' ELSE 'closed' END, %(failures)s, %(successes)s, t.trips::int,
+SELECT %(tenant_id)s, %(tool)s, CASE WHEN t.trips THEN 'open' ELSE 'closed' END, %(failures)s::int, %(successes)s::int, t.trips::int,
     CASE WHEN t.trips THEN %(token)s::uuid END, CASE WHEN t.trips THEN clock_timestamp() END,
     CASE WHEN t.trips THEN clock_timestamp() + make_interval(secs => %(open_s)s) END, %(reason)s
-FROM (SELECT %(failures)s >= %(limit)s AND %(failures)s >= %(share)s * (%(failures)s + %(successes)s) AS trips) AS t
+FROM (SELECT %(failures)s::int >= %(limit)s::int AND %(failures)s::int >= %(share)s::float8 * (%(failures)s::int + %(successes)s::int) AS trips) AS t
 ON CONFLICT (tenant_id, tool) DO UPDATE SET (state, failures, successes, window_at, opens, opened_by, opened_at, until, probe_id, probe_until,
         reason, updated_at) = (
     SELECT CASE WHEN v.was_open OR v.trips THEN 'open' ELSE 'closed' END, v.failures, v.successes,
@@ -25,7 +25,7 @@ ON CONFLICT (tenant_id, tool) DO UPDATE SET (state, failures, successes, window_
         CASE WHEN v.probe_failed OR v.trips THEN NULL ELSE b.probe_until END,
         CASE WHEN v.was_open AND NOT v.probe_failed THEN b.reason ELSE excluded.reason END, clock_timestamp()
     FROM (
-        SELECT w.*, NOT w.was_open AND w.failures >= %(limit)s AND w.failures >= %(share)s * (w.failures + w.successes) AS trips,
+        SELECT w.*, NOT w.was_open AND w.failures >= %(limit)s::int AND w.failures >= %(share)s::float8 * (w.failures + w.successes) AS trips,
             w.was_open AND b.probe_id = %(probe_id)s::uuid IS TRUE AS probe_failed
         FROM (
             SELECT n.*, CASE WHEN n.fresh THEN 0 ELSE b.failures END + excluded.failures AS failures,

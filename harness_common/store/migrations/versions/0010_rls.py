@@ -43,7 +43,9 @@ _API_RIGHTS: Final = {
     "audit": "SELECT, INSERT",
 }
 """What is narrower than everything: nothing that was recorded is changed or deleted by the API."""
-_SHARED: Final = {"workers": "SELECT", "throttles": "SELECT", "alembic_version": "SELECT"}
+_SHARED: Final = dict.fromkeys(
+    ("workers", "worker_tools", "tool_specs", "throttles", "alembic_version"), "SELECT"
+)
 """Tables of no tenant of which the API reads something; the others it does not see."""
 
 _ROLE = """
