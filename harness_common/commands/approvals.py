@@ -206,4 +206,3 @@ def _changed(row: Row, said: Decide) -> Json:
             field=field,
         )
     return arguments
-

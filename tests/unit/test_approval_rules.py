@@ -319,7 +319,5 @@ def approval_of(index: int, call: Call) -> CallOutcome:
     return approval(index, call.until, new=not call.asked)
 
 
-ApprovalMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None
-)
+ApprovalMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 test_approvals_against_everything = ApprovalMachine.TestCase
