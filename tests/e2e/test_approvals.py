@@ -15,7 +15,7 @@ from harness_api.cli import main as cli
 from harness_common.core.approval import digest
 from tests.e2e.stack import Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 EXPIRES_S = 45
 """Long enough for two commands on a busy machine."""
