@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -33,7 +33,7 @@ from harness_common.settings import SandboxSettings
 from harness_worker.sandbox import blame, bubblewrap, kernel
 from harness_worker.sandbox.cage import Cage, Said
 from harness_worker.sandbox.egress import Dial, EgressProxy, refuse_all
-from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink
+from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink, Opened
 from harness_worker.sandbox.layout import Profile
 from harness_worker.sandbox.probe import probe
 
@@ -47,6 +47,7 @@ _HEAVY_BYTES: Final = 256 * 1024 * 1024
 _TOOL_PRELOAD: Final = ("harness_worker.sdk", "harness_worker.sandbox.caged_tool", "asyncio")
 
 Kind = tuple[str, Profile]
+T = TypeVar("T")
 
 
 class WorkerSandbox:
@@ -157,18 +158,13 @@ class WorkerSandbox:
             self.calls += 1
             kind = (str(tier), self._profile(job, proxy))
             cage = await self._take(kind)
-            closed: Closed | None = None
             said = Said()
             try:
                 said = await self._converse(cage, tier, job, ask)
             finally:
                 # Shielded: whatever stops this call, the cage is gone before it returns.
-                ending = asyncio.ensure_future(self._end(cage))
-                while not ending.done():
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await asyncio.shield(ending)
+                closed = await _to_the_end(self._end(cage))
                 self._keep_warm(kind)
-            closed = ending.result()
         return _result(tier, job, cage, said, closed)
 
     async def _converse(self, cage: Cage, tier: SandboxTier, job: CageJob, ask: Ask | None) -> Said:
@@ -196,11 +192,7 @@ class WorkerSandbox:
 
     async def _end(self, cage: Cage) -> Closed | None:
         """End a cage and wait until nothing of it is left; None when the jailer was lost."""
-        self.link.end(cage.opened)
-        try:
-            closed = await cage.opened.closed
-        except Transient:
-            closed = None
+        closed = await self._gone(cage.opened)
         await cage.drained()
         cage.hang_up()
         return closed
@@ -240,12 +232,28 @@ class WorkerSandbox:
         return await self._make(kind)
 
     async def _make(self, kind: Kind) -> Cage:
-        opened = await self.link.open(*kind)
+        opening = asyncio.ensure_future(self.link.open(*kind))
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opened = await _to_the_end(opening)
+            for fd in opened.fds:
+                os.close(fd)
+            await _to_the_end(self._gone(opened))
+            raise
         try:
             return await Cage.connect(opened)
         except BaseException:
-            self.link.end(opened)
+            await _to_the_end(self._gone(opened))
             raise
+
+    async def _gone(self, opened: Opened) -> Closed | None:
+        """End a cage and wait until nothing of it is left; None when the jailer was lost."""
+        self.link.end(opened)
+        try:
+            return await asyncio.shield(opened.closed)
+        except Transient:
+            return None
 
     def _keep_warm(self, kind: Kind) -> None:
         """Make a cage for the next call of the kind, in the background."""
@@ -320,6 +328,15 @@ class WorkerSandbox:
         """Return the code that a caged tool needs: ours and the modules that hold the tools."""
         ours = [str(Path(ROOT, name)) for name in ("harness_common", "harness_worker")]
         return list(dict.fromkeys([*ours, *(_tree(m) for m in self._modules)]))
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    """Await something whatever stops this task meanwhile: what stops it is heard afterwards."""
+    future = asyncio.ensure_future(work)
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(future)
+    return future.result()
 
 
 def _result(
