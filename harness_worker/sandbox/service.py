@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import sys
-import sysconfig
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from dataclasses import replace
@@ -32,6 +30,7 @@ from harness_common.core.errors import Denied, Permanent, Transient
 from harness_common.settings import SandboxSettings
 from harness_worker.sandbox import blame, bubblewrap, kernel
 from harness_worker.sandbox.cage import Cage, Said
+from harness_worker.sandbox.code import interpreter, place, tree
 from harness_worker.sandbox.egress import Dial, EgressProxy, refuse_all
 from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink, Opened
 from harness_worker.sandbox.layout import Profile
@@ -84,7 +83,7 @@ class WorkerSandbox:
                 "slots": config.slots + _SPARE_SLOTS,
                 "uid_base": config.uid_base,
                 "cgroup": str(config.cgroup) if config.cgroup else None,
-                "expose": [*_interpreter(), *self._code(), *self._bwrap.folders],
+                "expose": [*interpreter(), *self._code(), *self._bwrap.folders],
             },
             on_loss=self._forget_warm,
         )
@@ -307,7 +306,7 @@ class WorkerSandbox:
         profile = Profile(
             python=sys.executable,
             modules=tuple(names.items()),
-            trees=(*_interpreter(), names["harness_worker"], str(here / "sandbox")),
+            trees=(*interpreter(), names["harness_worker"], str(here / "sandbox")),
             disk_bytes=job.limits.disk_bytes,
             inet=bool(proxy),
             proxy=proxy,
@@ -316,18 +315,18 @@ class WorkerSandbox:
             return profile
         names["harness_common"] = str(Path(ROOT, "harness_common", "__init__.py"))
         for module in self._modules:
-            names.setdefault(module.partition(".")[0], _place(module))
+            names.setdefault(module.partition(".")[0], place(module))
         return replace(
             profile,
             modules=tuple(names.items()),
-            trees=(*_interpreter(), *self._code()),
+            trees=(*interpreter(), *self._code()),
             preload=_TOOL_PRELOAD,
         )
 
     def _code(self) -> list[str]:
         """Return the code that a caged tool needs: ours and the modules that hold the tools."""
         ours = [str(Path(ROOT, name)) for name in ("harness_common", "harness_worker")]
-        return list(dict.fromkeys([*ours, *(_tree(m) for m in self._modules)]))
+        return list(dict.fromkeys([*ours, *(tree(m) for m in self._modules)]))
 
 
 async def _to_the_end(work: Awaitable[T]) -> T:
@@ -378,31 +377,6 @@ def _result(
         value=said.value,
         value_body=said.value_body,
     )
-
-
-def _interpreter() -> list[str]:
-    """Return the folders of the interpreter and of the packages that are installed for it."""
-    paths = sysconfig.get_paths()
-    found = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    found += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    kept = [p for p in dict.fromkeys(map(os.path.realpath, found)) if not p.startswith("/usr/")]
-    kept = [p for p in kept if p != "/usr" and os.path.isdir(p)]
-    return [p for p in kept if not any(p != o and p.startswith(o + "/") for o in kept)]
-
-
-def _place(module: str) -> str:
-    """Return the file of a module's top-level package, or its folder when it has no file."""
-    spec = importlib.util.find_spec(module.partition(".")[0])
-    if spec is None:
-        raise Permanent(f"the tool module {module!r} is not to be found", code="TOOL_INVALID")
-    if spec.origin is not None and spec.origin.endswith(".py"):
-        return os.path.realpath(spec.origin)
-    return os.path.realpath(next(iter(spec.submodule_search_locations or ())))
-
-
-def _tree(module: str) -> str:
-    """Return the folder of a module's top-level package, or its file when it is no package."""
-    return _place(module).removesuffix("/__init__.py")
 
 
 def _processes_of_user() -> int:
