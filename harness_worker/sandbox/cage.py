@@ -72,7 +72,7 @@ class Cage:
         self.over = asyncio.Event()
         self._transports: list[asyncio.BaseTransport] = []
         self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+        self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
     async def connect(cls, opened: Opened) -> Cage:
@@ -80,22 +80,29 @@ class Cage:
 
         Raises `Permanent` (`SANDBOX_FAILED`) with what the cage said instead.
         """
-        loop = asyncio.get_running_loop()
         cage = cls(opened, (Collected(), Collected()))
-        ctrl, *pipes = opened.fds
-        for stream, fd in zip((cage.stdout, cage.stderr), pipes, strict=True):
+        try:
+            await cage._become_ready()
+        except BaseException:
+            cage.hang_up()
+            raise
+        return cage
+
+    async def _become_ready(self) -> None:
+        loop = asyncio.get_running_loop()
+        ctrl, *pipes = self.opened.fds
+        for stream, fd in zip((self.stdout, self.stderr), pipes, strict=True):
             pipe = os.fdopen(fd, "rb", buffering=0)
             transport, _ = await loop.connect_read_pipe(lambda s=stream: s, pipe)  # type: ignore[misc]
-            cage._transports.append(transport)
-        cage._reader, cage._writer = await asyncio.open_connection(sock=socket.socket(fileno=ctrl))
+            self._transports.append(transport)
+        self._reader, self._writer = await asyncio.open_connection(sock=socket.socket(fileno=ctrl))
         try:
             async with asyncio.timeout(_READY_S):
-                await cage._frame(0)
+                await self._frame(0)
         except (TimeoutError, asyncio.IncompleteReadError, OSError, frames.BadFrame) as error:
-            await asyncio.wait([cage.stderr.ended], timeout=0.5)
-            why = cage.stderr.text()[-_STDERR_BYTES:].strip() or "it ended without a word"
+            await asyncio.wait([self.stderr.ended], timeout=0.5)
+            why = self.stderr.text()[-_STDERR_BYTES:].strip() or "it ended without a word"
             raise Permanent(f"the cage did not start: {why}", code="SANDBOX_FAILED") from error
-        return cage
 
     async def converse(self, job: CageJob, extra: Mapping[str, float], ask: Ask | None) -> Said:
         """Hand over the job and listen until it has ended or the cage is gone."""
@@ -103,8 +110,7 @@ class Cage:
             stream.limit, stream.on_over = job.limits.output_bytes, self.over
         said = Said()
         try:
-            self._writer.write(_job_frame(job, extra))
-            await self._writer.drain()
+            await self._send(_job_frame(job, extra))
             await self._listen(job, ask, said)
         except (asyncio.IncompleteReadError, OSError):
             pass  # it is gone: the jailer says why
@@ -120,7 +126,8 @@ class Cage:
 
     def hang_up(self) -> None:
         """Close our ends."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         for transport in self._transports:
             transport.close()
 
@@ -154,7 +161,11 @@ class Cage:
             answer, data = pack_error(error), b""
         except (KeyError, TypeError, ValueError) as error:
             raise frames.BadFrame(f"a question that makes no sense: {error}") from error
-        self._writer.write(frames.pack(dict(answer), data))
+        await self._send(frames.pack(dict(answer), data))
+
+    async def _send(self, data: bytes) -> None:
+        assert self._writer is not None
+        self._writer.write(data)
         await self._writer.drain()
 
     async def _frame(self, max_body_bytes: int) -> tuple[frames.Head, bytes]:

@@ -249,7 +249,9 @@ class Jailer:
                 _send_kill(cage.init)
             _send_kill(cage.pid)
         else:
-            os.killpg(cage.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(cage.pid, signal.SIGKILL)
+            _send_kill(cage.pid)  # it may not have made its group yet, nor anything else then
             if again:
                 self._ground.sweep(cage.slot)
 

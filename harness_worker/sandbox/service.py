@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import sys
-import sysconfig
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -32,8 +30,9 @@ from harness_common.core.errors import Denied, Permanent, Transient
 from harness_common.settings import SandboxSettings
 from harness_worker.sandbox import blame, bubblewrap, kernel
 from harness_worker.sandbox.cage import Cage, Said
+from harness_worker.sandbox.code import interpreter, place, tree
 from harness_worker.sandbox.egress import Dial, EgressProxy, refuse_all
-from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink
+from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink, Opened
 from harness_worker.sandbox.layout import Profile
 from harness_worker.sandbox.probe import probe
 
@@ -47,6 +46,7 @@ _HEAVY_BYTES: Final = 256 * 1024 * 1024
 _TOOL_PRELOAD: Final = ("harness_worker.sdk", "harness_worker.sandbox.caged_tool", "asyncio")
 
 Kind = tuple[str, Profile]
+T = TypeVar("T")
 
 
 class WorkerSandbox:
@@ -83,7 +83,7 @@ class WorkerSandbox:
                 "slots": config.slots + _SPARE_SLOTS,
                 "uid_base": config.uid_base,
                 "cgroup": str(config.cgroup) if config.cgroup else None,
-                "expose": [*_interpreter(), *self._code(), *self._bwrap.folders],
+                "expose": [*interpreter(), *self._code(), *self._bwrap.folders],
             },
             on_loss=self._forget_warm,
         )
@@ -157,18 +157,13 @@ class WorkerSandbox:
             self.calls += 1
             kind = (str(tier), self._profile(job, proxy))
             cage = await self._take(kind)
-            closed: Closed | None = None
             said = Said()
             try:
                 said = await self._converse(cage, tier, job, ask)
             finally:
                 # Shielded: whatever stops this call, the cage is gone before it returns.
-                ending = asyncio.ensure_future(self._end(cage))
-                while not ending.done():
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await asyncio.shield(ending)
+                closed = await _to_the_end(self._end(cage))
                 self._keep_warm(kind)
-            closed = ending.result()
         return _result(tier, job, cage, said, closed)
 
     async def _converse(self, cage: Cage, tier: SandboxTier, job: CageJob, ask: Ask | None) -> Said:
@@ -196,11 +191,7 @@ class WorkerSandbox:
 
     async def _end(self, cage: Cage) -> Closed | None:
         """End a cage and wait until nothing of it is left; None when the jailer was lost."""
-        self.link.end(cage.opened)
-        try:
-            closed = await cage.opened.closed
-        except Transient:
-            closed = None
+        closed = await self._gone(cage.opened)
         await cage.drained()
         cage.hang_up()
         return closed
@@ -240,12 +231,28 @@ class WorkerSandbox:
         return await self._make(kind)
 
     async def _make(self, kind: Kind) -> Cage:
-        opened = await self.link.open(*kind)
+        opening = asyncio.ensure_future(self.link.open(*kind))
+        try:
+            opened = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opened = await _to_the_end(opening)
+            for fd in opened.fds:
+                os.close(fd)
+            await _to_the_end(self._gone(opened))
+            raise
         try:
             return await Cage.connect(opened)
         except BaseException:
-            self.link.end(opened)
+            await _to_the_end(self._gone(opened))
             raise
+
+    async def _gone(self, opened: Opened) -> Closed | None:
+        """End a cage and wait until nothing of it is left; None when the jailer was lost."""
+        self.link.end(opened)
+        try:
+            return await asyncio.shield(opened.closed)
+        except Transient:
+            return None
 
     def _keep_warm(self, kind: Kind) -> None:
         """Make a cage for the next call of the kind, in the background."""
@@ -299,7 +306,7 @@ class WorkerSandbox:
         profile = Profile(
             python=sys.executable,
             modules=tuple(names.items()),
-            trees=(*_interpreter(), names["harness_worker"], str(here / "sandbox")),
+            trees=(*interpreter(), names["harness_worker"], str(here / "sandbox")),
             disk_bytes=job.limits.disk_bytes,
             inet=bool(proxy),
             proxy=proxy,
@@ -308,18 +315,27 @@ class WorkerSandbox:
             return profile
         names["harness_common"] = str(Path(ROOT, "harness_common", "__init__.py"))
         for module in self._modules:
-            names.setdefault(module.partition(".")[0], _place(module))
+            names.setdefault(module.partition(".")[0], place(module))
         return replace(
             profile,
             modules=tuple(names.items()),
-            trees=(*_interpreter(), *self._code()),
+            trees=(*interpreter(), *self._code()),
             preload=_TOOL_PRELOAD,
         )
 
     def _code(self) -> list[str]:
         """Return the code that a caged tool needs: ours and the modules that hold the tools."""
         ours = [str(Path(ROOT, name)) for name in ("harness_common", "harness_worker")]
-        return list(dict.fromkeys([*ours, *(_tree(m) for m in self._modules)]))
+        return list(dict.fromkeys([*ours, *(tree(m) for m in self._modules)]))
+
+
+async def _to_the_end(work: Awaitable[T]) -> T:
+    """Await something whatever stops this task meanwhile: what stops it is heard afterwards."""
+    future = asyncio.ensure_future(work)
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(future)
+    return future.result()
 
 
 def _result(
@@ -361,31 +377,6 @@ def _result(
         value=said.value,
         value_body=said.value_body,
     )
-
-
-def _interpreter() -> list[str]:
-    """Return the folders of the interpreter and of the packages that are installed for it."""
-    paths = sysconfig.get_paths()
-    found = [sys.base_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    found += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    kept = [p for p in dict.fromkeys(map(os.path.realpath, found)) if not p.startswith("/usr/")]
-    kept = [p for p in kept if p != "/usr" and os.path.isdir(p)]
-    return [p for p in kept if not any(p != o and p.startswith(o + "/") for o in kept)]
-
-
-def _place(module: str) -> str:
-    """Return the file of a module's top-level package, or its folder when it has no file."""
-    spec = importlib.util.find_spec(module.partition(".")[0])
-    if spec is None:
-        raise Permanent(f"the tool module {module!r} is not to be found", code="TOOL_INVALID")
-    if spec.origin is not None and spec.origin.endswith(".py"):
-        return os.path.realpath(spec.origin)
-    return os.path.realpath(next(iter(spec.submodule_search_locations or ())))
-
-
-def _tree(module: str) -> str:
-    """Return the folder of a module's top-level package, or its file when it is no package."""
-    return _place(module).removesuffix("/__init__.py")
 
 
 def _processes_of_user() -> int:

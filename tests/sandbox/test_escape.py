@@ -39,7 +39,7 @@ def test_escape_list_without_a_cage_gets_out():
 async def test_escape_by_destroying_things_does_nothing_outside(sandbox, tier, tmp_path):
     kept = tmp_path / "kept"
     kept.write_text("kept")
-    for script in ("rm -rf --no-preserve-root /", "dd if=/dev/zero of=/dev/sda count=1"):
+    for script in ("rm -rf --no-preserve-root / /usr/bin", "dd if=/dev/zero of=/dev/sda count=1"):
         result = await sandbox.run_in(tier, CageJob("shell", script))
         assert (result.exit_code, result.blocked is None) == (127, False), (script, result)
     assert kept.read_text() == "kept"
