@@ -40,7 +40,7 @@ SCENARIOS = (
 def test_conformance(scenario, tmp_path):
     client = shlex.join([sys.executable, "-m", "tests.mcp.conformance_client"])
     arguments = ("client", "--command", client, "--scenario", scenario, "--timeout", "90000")
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: PLW1510 - looked at below
         [*node("conformance", "dist/index.js", *arguments), "-o", str(tmp_path)],
         capture_output=True,
         text=True,
