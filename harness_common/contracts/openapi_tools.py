@@ -23,6 +23,8 @@ from harness_common.core.errors import Invalid
 
 _METHODS: Final = ("get", "head", "post", "put", "patch", "delete")
 _MAX_DESCRIPTION: Final = 4_000
+_MALFORMED: Final = (TypeError, ValueError, AttributeError, KeyError)
+"""What reading a part that is no OpenAPI raises: a list for an object, and the like."""
 _NOT_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _HEADERS_OF_OURS: Final = frozenset({"accept", "content-type", "authorization"})
 """OpenAPI says that parameters of these names are to be ignored."""
@@ -106,7 +108,7 @@ def read_openapi(root: Mapping[str, Any], wanted: Wanted) -> Imported:
             found = _tool(document, operation, wanted)
             if found.definition.name in tools:
                 raise Unusable(f"another operation is named {found.definition.name!r} already")
-        except (Unusable, Invalid, ValidationError, RecursionError) as problem:
+        except (Unusable, Invalid, RecursionError, *_MALFORMED) as problem:
             skipped.append(Skipped(operation.label, _reason(problem)))
         else:
             tools[found.definition.name] = found
@@ -133,6 +135,8 @@ def _reason(problem: Exception) -> str:
     if isinstance(problem, ValidationError):
         first = problem.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(problem, _MALFORMED):
+        return "it is not as OpenAPI says that it should be"
     return (
         "its schemas are nested too deeply" if isinstance(problem, RecursionError) else str(problem)
     )

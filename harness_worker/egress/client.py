@@ -103,7 +103,8 @@ class Egress:
     async def transport(self, tenant_id: UUID) -> EgressTransport:
         """Make a transport of the tenant's own, for a client that is used more than once."""
         rules = await self._rules(tenant_id)
-        await asyncio.to_thread(tls)  # nobody waits for the certificates to be loaded but this
+        if not tls.cache_info().currsize:
+            await asyncio.to_thread(tls)  # nobody else waits while certificates are loaded
         return EgressTransport(
             encode("tenant", tenant_id),
             self._reach(rules),

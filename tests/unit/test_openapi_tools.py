@@ -224,3 +224,33 @@ def test_3_1_is_read_as_it_is():
     (tool,) = read_openapi(document, Wanted()).tools
     assert request(tool.definition, body=None).content == b"null"
     assert request(tool.definition).content is None
+
+
+@pytest.mark.parametrize("part", [7, "x", [], [7], {"a": 7}, {"$ref": "#/paths"}, None, [[]]])
+@pytest.mark.parametrize("where", ["parameters", "requestBody", "responses", "servers", "security"])
+def test_a_malformed_part_costs_no_more_than_its_operation(where, part):
+    bad = {"operationId": "bad", where: part}
+    paths = {"/bad": {"post": bad}, "/good": {"get": {"operationId": "good"}}}
+    document = {"openapi": "3.1.0", "servers": [{"url": "http://x.test"}], "paths": paths}
+    found = read_openapi(document, Wanted())
+    assert "good" in {t.definition.name for t in found.tools}
+
+
+@pytest.mark.parametrize(
+    "schema", [7, {"type": 7}, {"required": [{}]}, {"properties": 7}, {"allOf": 7}]
+)
+def test_a_malformed_schema_is_left_out(schema):
+    body = {"content": {"application/json": {"schema": {"properties": {"a": schema}}}}}
+    paths = {"/bad": {"post": {"operationId": "bad", "requestBody": body}}}
+    document = {"openapi": "3.1.0", "servers": [{"url": "http://x.test"}], "paths": paths}
+    found = read_openapi(document, Wanted())
+    assert [s.operation for s in found.skipped] == ["POST:/bad"] or schema == 7
+
+
+def test_a_form_whose_required_is_nonsense_is_left_out():
+    schema = {"type": "object", "properties": {"a": {}}, "required": [{}]}
+    body = {"content": {"application/x-www-form-urlencoded": {"schema": schema}}}
+    paths = {"/bad": {"post": {"requestBody": body}}}
+    document = {"openapi": "3.1.0", "servers": [{"url": "http://x.test"}], "paths": paths}
+    (skipped,) = read_openapi(document, Wanted()).skipped
+    assert "not as OpenAPI says" in skipped.reason
