@@ -23,6 +23,8 @@ BY_ID = sorted(
     for route in create_app(Settings()).routes
     if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
     for method in route.methods or ()
+    # Whoever sets a secret of that name makes one of their own: see test_secrets.
+    if (method, route.path) != ("PUT", "/v1/secrets/{name}")
 )
 LISTS = [
     "approvals",
@@ -41,21 +43,21 @@ LISTS = [
 async def owned(api, play, db, config, tenant):
     """Make one of everything for the first tenant; return the ids by their name in paths."""
     await api.post("/v1/agents", json={"name": "mine", "spec": {}})
-    tool = {"name": "mine", "description": "secret", "http": {"url": "http://secret.test/"}}
+    tool = {"name": "mine", "description": "only mine", "http": {"url": "http://secret.test/"}}
     await api.post("/v1/tools", json=tool)
     hook = {"url": "https://secret.test/", "types": ["run.failed"]}
     hook = (await api.post("/v1/webhooks", json=hook)).json()
-    run = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
-    await api.post("/v1/policies", json={"source": "rules: [{name: secret, then: deny}]"})
+    run = (await api.post("/v1/runs", json={"agent": "mine", "input": "only mine"})).json()
+    await api.post("/v1/policies", json={"source": "rules: [{name: only mine, then: deny}]"})
     decision = decide(Facts("look")).to_json()
     seen = ToolsDone(tuple(replace(o, policy=decision) for o in ran("seen").outcomes))
     for result in (say(tools=["look"]), seen, say()):
         await play.step(decode("run", run["id"]), result)
-    other = (await api.post("/v1/runs", json={"agent": "mine", "input": "secret"})).json()
+    other = (await api.post("/v1/runs", json={"agent": "mine", "input": "only mine"})).json()
     await waiting(play, asks(0), run_id=decode("run", other["id"]))
     (approval,) = (await api.get("/v1/approvals")).json()["data"]
     schedule = {"name": "mine", "when": {"every_s": 3600}}
-    schedule["run"] = {"agent": "mine", "input": "secret"}
+    schedule["run"] = {"agent": "mine", "input": "only mine"}
     await api.post("/v1/schedules", json=schedule)
     blobs = LocalBlobs(config.data_dir.resolve() / "blobs")
     artifact = await save_artifact(
@@ -102,7 +104,7 @@ async def test_by_id_the_other_tenant_finds_nothing(api, owned, other_tenant, me
         method, fill(path, owned), headers=other_tenant.headers("admin"), json=BODIES.get(path)
     )
     assert theirs.status_code == 404, theirs.text
-    assert "secret" not in theirs.text
+    assert "only mine" not in theirs.text
     if method == "GET":
         assert (await api.get(fill(path, owned))).status_code == 200
 

@@ -19,6 +19,7 @@ import pytest
 from harness_api.cli.dev import DevOptions, default_plan, read_dev_file
 from harness_api.cli.process_log import ProcessLog, use_colour
 from harness_api.cli.supervise import Outcome, ProcessSpec, Restart, Supervisor, run_to_end
+from harness_common.crypto.keks import parse_keks
 from harness_common.embedded.process import free_port
 
 REPOSITORY = Path(__file__).parents[2]
@@ -234,6 +235,9 @@ def test_dev_starts_everything_refuses_a_second_start_and_stops_cleanly(tmp_path
     dev = Dev(tmp_path / "data", port)
     found = dev.wait_until_ready()
     assert (tmp_path / "data" / "dev.json").stat().st_mode & 0o077 == 0
+    kek = tmp_path / "data" / "kek"
+    assert kek.stat().st_mode & 0o077 == 0
+    assert str(parse_keks(kek.read_text()).current).startswith("dev-")
     assert found["api_url"] == f"http://127.0.0.1:{port}"
     assert set(found["pids"]) == {"api", "worker", "valkey"}
     assert set(found["embedded_urls"]) == {"valkey"}, "a foreign URL is not written down"
@@ -249,7 +253,13 @@ def test_dev_starts_everything_refuses_a_second_start_and_stops_cleanly(tmp_path
     dev.process.send_signal(signal.SIGINT)
     code, output = dev.finish()
     assert code == 0, output
-    for text in ("| migrated", "Harness is running.", "Try", "worker was killed by SIGKILL"):
+    for text in (
+        "| migrated",
+        "made the key",
+        "Harness is running.",
+        "Try",
+        "worker was killed by SIGKILL",
+    ):
         assert text in output
     assert "Traceback" not in output
     assert output.rstrip().endswith("| stopped")

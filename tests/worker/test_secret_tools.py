@@ -9,6 +9,7 @@ import pytest
 from harness_common import redaction
 from harness_common.blobs.local import LocalBlobs
 from harness_common.contracts.tool import AskUser, EffectClass, NewArtifact, StartChild, ToolOutput
+from harness_common.core.errors import Permanent
 from harness_common.core.step import ToolsDone
 from harness_common.crypto.keks import make_kek, parse_keks
 from harness_common.redaction import MARK, Redactor
@@ -116,6 +117,16 @@ async def test_errors_are_clean_before_they_are_cut(mine, tmp_path, effect):
     assert "hunte" not in repr(result)
     (call,) = await mine.calls(run_id)
     assert "hunte" not in repr(call)
+
+
+async def test_named_errors_are_clean(mine, tmp_path):
+    async def look(ctx, i):
+        raise Permanent(f"no {await ctx.secret('TOKEN')}", code="SOME_CODE")
+
+    _, _, result = await one_call(mine, tmp_path, look)
+    (outcome,) = result.outcomes
+    assert outcome.error_type == "SOME_CODE"
+    assert f"no {MARK}" in outcome.content
 
 
 async def test_the_ledger_gets_an_effects_result_clean(mine, tmp_path):
