@@ -9,15 +9,17 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from alembic import command
 from psycopg import errors, sql
+from sqlalchemy import create_engine
 
 from harness_common import store
 from harness_common.embedded import create_database, drop_database
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, DatabaseUnavailable, run_sql
+from harness_common.store.db import Database, DatabaseUnavailable, run_sql, sqlalchemy_url
 from harness_common.store.db import sql as statement_of
-from harness_common.store.migrate import migrate
+from harness_common.store.migrate import alembic_config, migrate
 from tests.store.play import make_tenant
 from tests.store.tenancy import TENANT_TABLES, add_row, problems, two_tenants
 
@@ -396,3 +398,17 @@ def test_the_system_role_keeps_the_plan_of_every_statement(owner, name):
     before = plan(owner, name)
     owner.execute("SET LOCAL ROLE harness_system")
     assert plan(owner, name) == before
+
+
+def test_it_can_be_undone_and_done_again(fresh_database_url):
+    engine = create_engine(sqlalchemy_url(fresh_database_url))
+    with engine.connect() as connection:
+        command.downgrade(alembic_config(connection), "0010-1")
+        connection.commit()
+    engine.dispose()
+    with psycopg.connect(fresh_database_url) as conn:
+        assert conn.execute("SELECT count(*) FROM pg_policy").fetchall() == [(0,)]
+        conn.execute("SELECT uuid7()")
+    migrate(fresh_database_url)
+    with psycopg.connect(fresh_database_url) as conn:
+        assert problems(conn) == []
