@@ -52,12 +52,15 @@ async def attempts(scope: ToolScope, call: PendingCall, tool: Tool, leave: Leave
     """
     begun, waited_s, tries = time.monotonic(), 0.0, list[Json]()
     while True:
-        ended = await attempt(scope, replace(call, attempt=call.attempt + len(tries)), tool)
+        again = replace(call, attempt=call.attempt + len(tries)) if tries else call
+        ended = await attempt(scope, again, tool)
         is_shut = await tell(scope, call, tool, ended, leave)
         leave = GO
-        wait_s = _wait_s(ended, len(tries) + 1)
+        wait_s = _wait_s(ended, len(tries) + 1) if ended.retry else 0.0
         is_last = not ended.retry or len(tries) + 1 >= most_attempts(tool.spec) or is_shut
         if is_last or waited_s + wait_s > _PATIENCE_S:
+            if not tries:
+                return ended
             total_ms = (time.monotonic() - begun) * 1000
             return replace(ended, failed_attempts=tuple(tries), duration_ms=total_ms)
         tries.append(
