@@ -22,36 +22,39 @@ from harness_worker.tools.twins import answered_as, twins
 
 async def run(ctx: StepContext) -> StepResult:
     """Run every call that the last answer asked for and that the ledger does not hold yet."""
-    runtime, run_ = ctx.runtime, ctx.run
-    registry = await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools)
-    runner = ToolRunner(
-        ToolScope(
-            db=runtime.db,
-            blobs=runtime.blobs,
-            registry=registry,
-            settings=runtime.settings,
-            clock=runtime.clock.now,
-            threads=runtime.threads,
-            run=run_,
-            allowed=ctx.spec.tools,
-            step=ctx.number,
-            started_at=ctx.started_at,
-            held=ctx.held,
-            live=runtime.live,
-            bell=runtime.bell,
-            breakers=runtime.breakers,
-            policy=await policy_of(ctx, registry),
-            sandbox=runtime.sandbox,
-            secrets=runtime.secrets,
-            calls=Counter(row["name"] for row in ctx.calls),
-        )
-    )
+    runner = ToolRunner(await scope_of(ctx))
     calls = [PendingCall.from_row(row) for row in ctx.calls]
     runner.expect(calls)
     if ctx.run.overrides.get("recorded"):
         pairs = zip(calls, await recorded_outcomes(ctx), strict=True)
         return ToolsDone(tuple(runner.reread(call, old) for call, old in pairs))
     return await _run_calls(ctx, runner, calls)
+
+
+async def scope_of(ctx: StepContext) -> ToolScope:
+    """Put together what the calls of a step are run with."""
+    runtime, run_ = ctx.runtime, ctx.run
+    registry = await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools)
+    return ToolScope(
+        db=runtime.db,
+        blobs=runtime.blobs,
+        registry=registry,
+        settings=runtime.settings,
+        clock=runtime.clock.now,
+        threads=runtime.threads,
+        run=run_,
+        allowed=ctx.spec.tools,
+        step=ctx.number,
+        started_at=ctx.started_at,
+        held=ctx.held,
+        live=runtime.live,
+        bell=runtime.bell,
+        breakers=runtime.breakers,
+        policy=await policy_of(ctx, registry),
+        sandbox=runtime.sandbox,
+        secrets=runtime.secrets,
+        calls=Counter(row["name"] for row in ctx.calls),
+    )
 
 
 async def _run_calls(

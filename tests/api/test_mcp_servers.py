@@ -32,13 +32,19 @@ def config(config, request):
     return config.model_copy(update={"mcp": McpSettings(commands=commands)})
 
 
+async def plain_client(tenant_id):
+    """Return a client that goes anywhere."""
+    del tenant_id
+    return httpx.AsyncClient(trust_env=False)
+
+
 @pytest.fixture
 async def worker(db, redis, config, tmp_path):
     """Listen for wishes as a worker does."""
     outside = Outside(
         settings=config.mcp,
         homes=tmp_path / "homes",
-        client=lambda tenant_id: httpx.AsyncClient(trust_env=False),
+        client=plain_client,
         check=check_spec,
         record=partial(record_list, db),
     )

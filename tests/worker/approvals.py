@@ -21,6 +21,7 @@ from harness_worker.scheduler.looper import Shared
 from harness_worker.scheduler.service import tick
 from harness_worker.scheduler.wake import WakeLoop
 from harness_worker.steps import tools as tools_step
+from harness_worker.tools.call import ToolScope
 from harness_worker.tools.gate import Gate
 from tests.store.play import Play, say, sql
 from tests.worker.runtime import claim_tools_step, make_runtime, make_shared
@@ -60,7 +61,8 @@ class Made:
 class AskGate(Gate):
     """Policy of a test: what `rule` says of the arguments."""
 
-    def __init__(self, rule: Any) -> None:
+    def __init__(self, scope: ToolScope, rule: Any) -> None:
+        super().__init__(scope)
         self._rule = rule
 
     async def decide(self, call: Any, tool: Tool) -> Decision:

@@ -24,6 +24,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_worker.scheduler.service import tick
 from harness_worker.scheduler.wake import WakeLoop
 from harness_worker.steps import tools as tools_step
+from harness_worker.steps.tools import scope_of
 from harness_worker.tools.call import CancelAsked, PendingCall
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
@@ -286,22 +287,11 @@ async def test_another_version_of_the_tool_is_asked_about_anew(play, db):
 async def run_with(desk, rule):
     """Run the step's calls by a policy of the test's own."""
     ctx = await claim_tools_step(desk.runtime, desk.play, desk.run_id)
-    runner = ToolRunner(await _scope(ctx), AskGate(rule))
+    scope = await scope_of(ctx)
+    runner = ToolRunner(scope, AskGate(scope, rule))
     outcomes = tuple([await runner.run(PendingCall.from_row(row)) for row in ctx.calls])
     waits = any(o.wait for o in outcomes)
     return await desk.play.settle(ctx.run, ToolsWaiting(outcomes) if waits else ToolsDone(outcomes))
-
-
-async def _scope(ctx):
-    from harness_worker.tools.call import ToolScope
-
-    runtime = ctx.runtime
-    return ToolScope(
-        db=runtime.db, blobs=runtime.blobs, registry=runtime.catalog.local,
-        settings=runtime.settings, clock=runtime.clock.now, threads=runtime.threads, run=ctx.run,
-        allowed=ctx.spec.tools, step=ctx.number, started_at=ctx.started_at, held=ctx.held,
-        live=runtime.live, bell=runtime.bell,
-    )  # fmt: skip
 
 
 async def test_another_version_of_the_policy_is_asked_about_anew(play, db):
@@ -591,7 +581,7 @@ async def test_who_started_a_child_is_who_started_the_first_run(play, db):
               "WHERE id = :c", p=desk.run_id, c=child)  # fmt: skip
     await play.step(child, say(tools=["pay"]))
     ctx = await claim_tools_step(runtime, play, child)
-    row = await db.fetch_one("approval_seek", (await _scope(ctx)).key(0))
+    row = await db.fetch_one("approval_seek", (await scope_of(ctx)).key(0))
     assert row["started_by"] == "key_ann"
 
 

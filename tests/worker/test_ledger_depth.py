@@ -17,7 +17,8 @@ from harness_common.core.run import Status
 from harness_common.core.tool_call import CallStatus
 from harness_common.settings import DatabaseSettings
 from harness_worker.steps import tools
-from harness_worker.tools.call import PendingCall, ToolScope
+from harness_worker.steps.tools import scope_of
+from harness_worker.tools.call import PendingCall
 from harness_worker.tools.gate import Gate
 from harness_worker.tools.keeper import KEEP_AFTER_S
 from harness_worker.tools.ledger import fingerprint
@@ -121,26 +122,16 @@ async def test_another_s_result_is_a_conflict_and_nothing_is_run(play, db, what)
 
 async def test_policy_is_asked_again_before_a_recorded_result_is_given(play, db):
     class Deny(Gate):
-        async def decide(self, call, tool):
+        def recheck(self, call):
             return Decision(Verdict.DENY, ("changed their mind",))
 
     runtime, run_id = await a_finished_write(play, db, Counted())
     ctx = await claim_tools_step(runtime, play, run_id)
-    runner = ToolRunner(a_scope(ctx), Deny(a_scope(ctx)))
+    runner = ToolRunner(await scope_of(ctx), Deny(await scope_of(ctx)))
     outcome = await runner.run(PendingCall.from_row(ctx.calls[0]))
     assert outcome.error_type == "PERMISSION_DENIED"
     assert "changed their mind" in outcome.content
     assert "paid" not in outcome.content
-
-
-def a_scope(ctx):
-    runtime = ctx.runtime
-    return ToolScope(
-        db=runtime.db, blobs=runtime.blobs, registry=runtime.catalog.local,
-        settings=runtime.settings, clock=runtime.clock.now, threads=runtime.threads, run=ctx.run,
-        allowed=ctx.spec.tools, step=ctx.number, started_at=ctx.started_at, held=ctx.held,
-        live=runtime.live, bell=runtime.bell, breakers=runtime.breakers,
-    )  # fmt: skip
 
 
 async def test_what_a_result_tells_of_its_origin_survives_a_crash(play, db):

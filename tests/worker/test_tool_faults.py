@@ -17,13 +17,13 @@ from harness_common.core.errors import Denied, Invalid, Limited, Transient
 from harness_common.core.policy import Decision, Verdict
 from harness_common.settings import ToolSettings
 from harness_common.store.artifacts import read_artifact
+from harness_worker.steps.tools import scope_of
 from harness_worker.tools.breakers import GO, Breakers, Leave, Shut
 from harness_worker.tools.call import PendingCall
 from harness_worker.tools.gate import Gate
 from harness_worker.tools.runner import ToolRunner
 from tests.store.play import sql
 from tests.worker.runtime import claim_tools_step
-from tests.worker.test_ledger_depth import a_scope
 from tests.worker.tool_steps import a_tool, a_worker, asked, die, events, work
 
 
@@ -344,7 +344,7 @@ async def test_a_recorded_answer_of_a_fallback_is_given_back(play, db):
     await work(runtime, play, await asked(play, ("a", {})))
     run_id = await asked(play, ("a", {}))
     ctx = await claim_tools_step(runtime, play, run_id)
-    runner = ToolRunner(a_scope(ctx))
+    runner = ToolRunner(await scope_of(ctx))
     outcome = await runner.run(PendingCall.from_row(ctx.calls[0]))
     assert outcome.content == "did it\n[from the fallback tool b]"
     await die(play, run_id)
@@ -394,7 +394,7 @@ async def test_policy_is_asked_about_the_fallback(play, db, verdict):
     runtime = await a_worker(db, made)
     run_id = await asked(play, ("a", {}))
     ctx = await claim_tools_step(runtime, play, run_id)
-    outcome = await ToolRunner(a_scope(ctx), Asked(a_scope(ctx))).run(
+    outcome = await ToolRunner(await scope_of(ctx), Asked(await scope_of(ctx))).run(
         PendingCall.from_row(ctx.calls[0])
     )
     assert asked_about == [("a", "a"), ("b", "b")]
@@ -579,7 +579,7 @@ async def test_a_new_version_of_a_tool_uses_no_old_result(play, db):
 
 async def test_policy_is_asked_before_a_cached_result_is_given(play, db):
     class Deny(Gate):
-        async def decide(self, call, tool):
+        def recheck(self, call):
             return Decision(Verdict.DENY, ("not any more",))
 
     script = Script("secret")
@@ -590,7 +590,7 @@ async def test_policy_is_asked_before_a_cached_result_is_given(play, db):
     await sql(db, "UPDATE runs SET status = 'succeeded', finished_at = now()")
     again = await asked(play, ("t", {}), session_id=session_id)
     ctx = await claim_tools_step(runtime, play, again)
-    outcome = await ToolRunner(a_scope(ctx), Deny(a_scope(ctx))).run(
+    outcome = await ToolRunner(await scope_of(ctx), Deny(await scope_of(ctx))).run(
         PendingCall.from_row(ctx.calls[0])
     )
     assert outcome.error_type == "PERMISSION_DENIED"
