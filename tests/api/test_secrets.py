@@ -174,6 +174,8 @@ async def test_an_operator_rewraps_with_the_client(api, config, db, redis, tenan
         async with AsyncClient("http://api", tenant.keys["admin"], transport=transport) as client:
             assert (await client.secrets.set("TOKEN", VALUE)).version == 2
             assert [s.name async for s in client.secrets.list()] == ["TOKEN"]
-            assert (await client.tenant.set_encryption(True)).data_key.kek == "new"
+            key = (await client.tenant.set_encryption(True)).data_key
+            assert key is not None
+            assert key.kek == "new"
             assert (await client.tenant.encryption()).on is True
             await client.secrets.delete("TOKEN")

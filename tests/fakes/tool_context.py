@@ -27,6 +27,8 @@ class FakeContext:
     attempt: int = 1
     now: datetime = NOW
     resumed: datetime | None = None
+    state: Json = None
+    answer: str | None = None
     config: Mapping[str, Json] = field(default_factory=dict)
     artifacts: dict[str, bytes] = field(default_factory=dict)
     said: list[tuple[str, float | None]] = field(default_factory=list)

@@ -108,6 +108,10 @@ async def nothing(*_: Any) -> None:
     """Record nothing, report nothing."""
 
 
+async def no_progress(progress: float, total: float | None, message: str | None) -> None:
+    """Report nothing."""
+
+
 async def plain_client(tenant_id: UUID) -> httpx.AsyncClient:
     """Return a client that goes anywhere."""
     del tenant_id
@@ -133,7 +137,7 @@ async def main(url: str) -> None:
         call = Call(EffectClass.READ, accept_defaults)
         arguments = {"a": 5, "b": 3} if name == "add_numbers" else {}
         params = types.CallToolRequestParams(name=name, arguments=arguments)
-        print(name, await connection.call_tool(call, params, nothing))  # noqa: T201
+        print(name, await connection.call_tool(call, params, no_progress))  # noqa: T201
     await pool.aclose()
 
 

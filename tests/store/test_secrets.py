@@ -24,7 +24,7 @@ from harness_common.redaction import MARK, Redactor
 from harness_common.settings import SecretSettings, Settings
 from harness_common.store import keyring as keyring_module
 from harness_common.store import secrets as secrets_module
-from harness_common.store.apply import StepRecord, Write, group_commit
+from harness_common.store.apply import Applied, StepRecord, Write, group_commit
 from harness_common.store.artifacts import plain_digest, read_artifact, save_artifact
 from harness_common.store.audit import Actor, list_audit
 from harness_common.store.claim import Want, claim, load_history
@@ -421,6 +421,7 @@ async def test_one_who_lacks_a_key_costs_a_batch_of_commits_nothing(keyed, mine,
     ]
     done, refused = await asyncio.gather(*map(commit, writes), return_exceptions=True)
     assert isinstance(refused, KeyMissing)
+    assert isinstance(done, Applied)
     assert done.run.state.status is Status.SUCCEEDED
 
 
@@ -468,4 +469,4 @@ async def test_artifacts_are_encrypted_under_another_name(keyed, mine, tmp_path)
     blobs.path(second["sha256"]).write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
     with pytest.raises(CannotDecrypt):
         await read_artifact(keyed, blobs, mine.tenant_id, made[0])
-    assert decode("artifact", made[1])
+    assert decode("artifact", made[1]) != decode("artifact", made[0])

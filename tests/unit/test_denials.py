@@ -11,7 +11,7 @@ from harness_common.core.denials import END_AFTER, STOP_AFTER, count_denials
 from harness_common.core.inputs import StepDone
 from harness_common.core.message import ToolResult
 from harness_common.core.rules import advance
-from harness_common.core.run import RunState, Status
+from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import CallOutcome, ToolsDone
 from harness_common.core.tool_call import CallStatus
 
@@ -29,6 +29,7 @@ def done(name: str = "pay", index: int = 0) -> CallOutcome:
 def play(*steps):
     """Play tools steps; return the last transition."""
     state = RunState(Status.RUNNING, version=1, next_kind="tools", claimed=True, started=True)
+    transition = Transition(state)
     for outcomes in steps:
         one = StepDone(ToolsDone(tuple(outcomes)), NOW)
         transition = advance(state, [one], NOW)

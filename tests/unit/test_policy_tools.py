@@ -20,12 +20,14 @@ def registry():
 
 def play(registry, names, role="admin"):
     """Ask about these tools one after another, as a run does; return what is said of each."""
-    marks, said = set(), []
+    marks: set[str] = set()
+    said = []
     for name in names:
         view = PolicyView(RunFacts(role=role), "a", frozenset(marks))
         decision = decide(view.about(registry.get(name).spec, {}))
         said.append(str(decision.verdict))
         if decision.verdict is Verdict.ALLOW:
+            assert decision.facts is not None
             marks |= decision.facts.adds
     return said
 

@@ -54,6 +54,17 @@ async def step_of(play, db, made_tools, *names, runtime=None, **more):
     return await claim_tools_step(runtime, play, run_id)
 
 
+def outcomes_in(result):
+    """Return the outcomes of a tools step."""
+    assert isinstance(result, ToolsDone | ToolsWaiting)
+    return result.outcomes
+
+
+async def outcomes_of(ctx):
+    """Run a tools step and return its outcomes."""
+    return outcomes_in(await tools.run(ctx))
+
+
 async def rules(play, source, agent=TENANT):
     await put_policy(play.db, play.tenant_id, agent, source, WHO)
 
@@ -82,7 +93,7 @@ async def test_the_agents_rules_go_before_the_tenants(play, db, made):
     await rules(play, "rules: [{name: t, then: deny}]")
     await rules(play, "rules: [{name: mine, match: {tools: [look]}, then: allow}]", agent="a")
     ctx = await step_of(play, db, [made.tool("look"), made.tool("see")], "look", "see")
-    assert [o.status.value for o in (await tools.run(ctx)).outcomes] == ["succeeded", "rejected"]
+    assert [o.status.value for o in await outcomes_of(ctx)] == ["succeeded", "rejected"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +112,7 @@ async def test_hard_denials_by_what_the_tool_declares(play, db, made, spec, rule
         db, "UPDATE tenant_slots SET cost_usd_per_day = 2 WHERE tenant_id = :t", t=play.tenant_id
     )
     ctx = await step_of(play, db, [plain, odd], "look", "odd")
-    look, denied = (await tools.run(ctx)).outcomes
+    look, denied = await outcomes_of(ctx)
     assert look.status is CallStatus.SUCCEEDED
     assert (denied.error_type, denied.policy["rule"]) == ("PERMISSION_DENIED", rule)
     assert made.calls == ["look"]
@@ -112,7 +123,7 @@ async def test_the_calls_of_a_step_share_what_is_left(play, db, made):
     runtime = await make_runtime(db, tools=[dear])
     ctx = await step_of(play, db, [], *["dear"] * 3, runtime=runtime, max_cost_usd=5.0)
     # The answer has cost 0.25: two calls fit into what is left, three do not.
-    outcomes = (await tools.run(ctx)).outcomes
+    outcomes = await outcomes_of(ctx)
     assert [o.status.value for o in outcomes] == ["succeeded", "succeeded", "rejected"]
 
 
@@ -124,11 +135,11 @@ async def test_the_rules_are_read_once_a_step_and_anew_for_the_next(play, db, ma
     runtime = await make_runtime(db, tools=[make_tool("change", WRITE, change), made.tool("look")])
     ctx = await step_of(play, db, [], "change", "look", runtime=runtime)
     result = await tools.run(ctx)
-    assert [o.status.value for o in result.outcomes] == ["succeeded", "succeeded"]
+    assert [o.status.value for o in outcomes_in(result)] == ["succeeded", "succeeded"]
     run_id = ctx.run.id
     await play.settle(ctx.run, result)
     await play.step(run_id, say(tools=["look"]))
-    (look,) = (await tools.run(await claim_tools_step(runtime, play, run_id))).outcomes
+    (look,) = await outcomes_of(await claim_tools_step(runtime, play, run_id))
     assert look.policy["rule"] == "tenant.no"
 
 
@@ -147,7 +158,7 @@ async def test_an_old_result_is_not_readable_when_policy_denies_it_now(play, db,
     await crash_after_its_result(play, db, runtime, run_id)
     await rules(play, "rules: [{name: no, match: {tools: [pay]}, then: deny}]")
     ctx = await claim_tools_step(runtime, play, run_id)
-    (outcome,) = (await tools.run(ctx)).outcomes
+    (outcome,) = await outcomes_of(ctx)
     assert (outcome.status, outcome.error_type) == (CallStatus.REJECTED, "PERMISSION_DENIED")
     assert "pay 0" not in outcome.content
     assert made.calls == ["pay"], "and it is not done again"
@@ -167,7 +178,7 @@ async def test_an_old_result_is_given_back_while_policy_allows_or_would_ask(play
         db, "UPDATE tenant_slots SET cost_usd_per_day = 0 WHERE tenant_id = :t", t=play.tenant_id
     )
     ctx = await claim_tools_step(runtime, play, run_id)
-    (outcome,) = (await tools.run(ctx)).outcomes
+    (outcome,) = await outcomes_of(ctx)
     assert (outcome.status, outcome.content) == (CallStatus.SUCCEEDED, "pay 0")
     assert made.calls == ["pay"]
 
@@ -181,11 +192,11 @@ async def test_an_old_result_of_a_tool_that_is_gone_is_judged_by_what_was_known(
     await crash_after_its_result(play, db, runtime, run_id)
     runtime.catalog.local.remove("pay")
     ctx = await claim_tools_step(runtime, play, run_id)
-    (outcome,) = (await tools.run(ctx)).outcomes
+    (outcome,) = await outcomes_of(ctx)
     assert outcome.content == "pay 0"
     assert await play.apply(await play.read(run_id), Released("again")) is not None
     await rules(play, "rules: [{name: no, match: {effect: write}, then: deny}]")
-    (outcome,) = (await tools.run(await claim_tools_step(runtime, play, run_id))).outcomes
+    (outcome,) = await outcomes_of(await claim_tools_step(runtime, play, run_id))
     assert outcome.policy["rule"] == "tenant.no"
 
 
@@ -200,7 +211,7 @@ async def test_a_dry_run_reads_no_result_that_policy_denies_now(play, db, made):
         started = await fork_run(db, play.tenant_id, source, request)
         await play.step(started.run_id, say(tools=["look"]))
         ctx = await claim_tools_step(runtime, play, started.run_id)
-        (outcome,) = (await tools.run(ctx)).outcomes
+        (outcome,) = await outcomes_of(ctx)
         assert ("a secret" in outcome.content) is not denied
         await rules(play, "rules: [{name: no, then: deny}]")
     assert made.calls == []
@@ -229,7 +240,7 @@ async def test_a_write_whose_result_is_untrusted_keeps_that_over_a_crash(play, d
     await play.step(run_id, say(tools=["post"]))
     await crash_after_its_result(play, db, runtime, run_id)
     ctx = await claim_tools_step(runtime, play, run_id)
-    (outcome,) = (await tools.run(ctx)).outcomes
+    (outcome,) = await outcomes_of(ctx)
     assert (outcome.trust, outcome.recorded) == ("untrusted", True)
     await play.settle(ctx.run, ToolsDone((outcome,)))
     assert (await play.read(run_id)).state.memo["marks"] == ["untrusted"]
@@ -243,14 +254,14 @@ async def test_a_call_that_was_denied_touched_nothing(play, db, made):
     await play.settle(ctx.run, result)
     memo = (await play.read(ctx.run.id)).state.memo
     assert memo == {"denied": {"page": 1}}
-    assert result.outcomes[0].trust == "trusted"
+    assert outcomes_in(result)[0].trust == "trusted"
 
 
 async def test_the_rule_of_two_looks_at_the_calls_of_an_answer_together(play, db, made):
     open_page = made.tool("open", untrusted_output=True, outbound=True)
     query = made.tool("query", reads_private=True)
     ctx = await step_of(play, db, [open_page, query], "open", "query")
-    first, second = (await tools.run(ctx)).outcomes
+    first, second = await outcomes_of(ctx)
     assert first.status is CallStatus.SUCCEEDED
     assert (second.status, second.policy["rule"]) == (CallStatus.REJECTED, "builtin.rule_of_two")
     assert made.calls == ["open"]
@@ -326,7 +337,7 @@ async def test_arguments_that_a_person_edited_are_judged_again(
     large = "{name: large, match: {arguments: {properties: {i: {minimum: 5}}}}, then: deny}"
     await rules(play, f"rules: [{large}, {{name: rest, then: ask}}]")
     ctx = await step_of(play, db, [made.tool("pay", WRITE)], "pay")
-    (outcome,) = (await tools.run(ctx)).outcomes
+    (outcome,) = await outcomes_of(ctx)
     assert made.calls == (["pay"] if done else [])
     assert (outcome.status is CallStatus.SUCCEEDED) is done
     assert outcome.policy["rule"] == ("tenant.rest" if done else "tenant.large")

@@ -62,8 +62,9 @@ class Obedient(FakeModels):
             message = _ask("As planned.", name, _arguments(name, argument, request), followed)
         else:
             message = Message("assistant", (Text(f"Found: {_results(request)}"),))
-        finish = "tool_calls" if message.tool_uses() else "stop"
-        return ChatResult(message, Usage(), finish, "fake/x")
+        return ChatResult(
+            message, Usage(), "tool_calls" if message.tool_uses() else "stop", "fake/x"
+        )
 
 
 def _ask(text: str, name: str, arguments: dict[str, Any], n: int) -> Message:
@@ -325,7 +326,8 @@ async def test_without_the_policy_the_effect_would_have_happened(play, tmp_path,
 async def test_a_hidden_tool_is_not_shown_once_the_run_is_tainted(play, tmp_path):
     case = next(case for case in CASES if case.channel == "hidden")
     world = await play_case(play, case, tmp_path, RULES["hidden"])
-    shown = world.runtime.models.shown
+    models: Any = world.runtime.models
+    shown = models.shown
     assert "delete_all" in shown[0]
     assert {"delete_all", "send_out"}.isdisjoint(shown[1])
     assert {"page", "customers"} <= set(shown[1])

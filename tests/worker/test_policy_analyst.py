@@ -47,6 +47,7 @@ async def test_the_analyst_is_asked_about_nothing(play, db, tmp_path):
     )
     request = StartRun("analyst", "How?", created_by=key["k"])
     run_id = (await start_run(db, play.tenant_id, request)).run_id
+    run = await play.read(run_id)
     for _ in range(40):
         run = await play.read(run_id)
         if run.state.status is not Status.RUNNING:
