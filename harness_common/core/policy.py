@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple
@@ -90,19 +90,19 @@ class Facts:
 
     def to_json(self) -> dict[str, Json]:
         """Write the facts; the arguments are in the ledger already, here is their digest."""
-        out = asdict(self)
+        out = {name: getattr(self, name) for name in _FACTS}
         out["arguments"] = digest_of(self.arguments)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}
 
     @staticmethod
     def from_json(data: Mapping[str, Json], arguments: Json) -> Facts:
         """Read what `to_json` wrote; what another version wrote beside it is left out."""
-        known = {k: data[k] for k in _FACTS & data.keys()}
+        known = {k: data[k] for k in _FACTS if k in data}
         lists = {k: tuple(v) for k, v in known.items() if isinstance(v, list)}
         return Facts(**{**known, **lists, "arguments": arguments})
 
 
-_FACTS: Final = frozenset(f.name for f in fields(Facts))
+_FACTS: Final = tuple(f.name for f in fields(Facts))
 
 ArgumentTest = Callable[[Json], str | None]
 """Says why arguments are not as a rule wants them; None when they are."""
