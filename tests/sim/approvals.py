@@ -41,8 +41,7 @@ class Approvals(Tables):
             return True
         for row in self.approvals.get(p["run_id"], ()):
             if row["id"] == approval_id and row["status"] == "approved":
-                if self.mutate != "approval_use":
-                    row["status"] = "used"
+                row["status"] = "used"
                 return True
         return False
 

@@ -34,7 +34,6 @@ MUTATIONS: Final = {
     "pause": "a pause that was asked for is forgotten",
     "steer": "a message for the model is forgotten",
     "approval": "a call that needs approval is made without it",
-    "approval_use": "an intent does not use up the approval of its call",
     "decided": "a decision about a call is forgotten while a step is under way",
     "key": "runs of a concurrency key are let go without counting",
     "behind": "a run begins before the one before it in its session has ended",

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from harness_common.core.approval import told_denied, told_expired
 from harness_common.core.errors import LostOwnership, Permanent, Transient
 from harness_common.core.message import Message, Text, ToolUse
 from harness_common.core.step import (
@@ -157,8 +158,10 @@ class _Runner:
         status = row["status"] if row is not None else None
         if status == "approved":
             return row["id"]
-        if status in {"denied", "expired"}:
-            return Ended(CallStatus.REJECTED, "no", f"APPROVAL_{status.upper()}")
+        if status == "denied":
+            return Ended(CallStatus.REJECTED, told_denied(call.name, ""), "APPROVAL_DENIED")
+        if status == "expired":
+            return Ended(CallStatus.REJECTED, told_expired(call.name), "APPROVAL_EXPIRED")
         if status == "pending":
             wait = _approval(call, row["id"], row["expires_at"], None)
             return Ended(CallStatus.AWAITING_APPROVAL, "approval", wait=wait)
