@@ -37,10 +37,8 @@ from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
-from harness_common.store.mcp_tools import record_list
 from harness_common.store.rows import StoredRun, row_time
-from harness_worker.mcp.pool import Outside, Pool
-from harness_worker.mcp.source import McpTools
+from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.throttles import Throttles
@@ -152,7 +150,7 @@ class Runtime:
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
-    mcp: McpTools | None = None
+    mcp: McpSource | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -250,7 +248,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     http = shared_client()
     prefix = settings.redis.prefix
     channel, clock = Channel(redis, prefix), PgClock()
-    mcp = mcp_tools(settings, db)
+    mcp = mcp_source(settings, db)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -281,19 +279,16 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     return runtime
 
 
-def mcp_tools(settings: Settings, db: Database) -> McpTools:
+def mcp_source(settings: Settings, db: Database) -> McpEntry:
     """Return the source of MCP tools, with what it needs of the rest of the worker."""
     allow = settings.tool.http_allow
-    return McpTools(
+    return McpEntry(
         db,
-        Pool(
-            Outside(
-                settings=settings.mcp,
-                homes=settings.data_dir.resolve() / "mcp",
-                client=lambda tenant_id: guarded_client(allow),
-                check=check_spec,
-                record=partial(record_list, db),
-            )
+        Needs(
+            settings=settings.mcp,
+            homes=settings.data_dir.resolve() / "mcp",
+            client=lambda tenant_id: guarded_client(allow),
+            check=check_spec,
         ),
     )
 

@@ -105,7 +105,11 @@ def credentials(url: str) -> Any:
 
 
 async def nothing(*_: Any) -> None:
-    """Record nothing, report nothing."""
+    """Record nothing."""
+
+
+async def quiet(progress: float, total: float | None, message: str | None) -> None:
+    """Report nothing."""
 
 
 async def main(url: str) -> None:
@@ -127,7 +131,7 @@ async def main(url: str) -> None:
         call = Call(EffectClass.READ, accept_defaults)
         arguments = {"a": 5, "b": 3} if name == "add_numbers" else {}
         params = types.CallToolRequestParams(name=name, arguments=arguments)
-        print(name, await connection.call_tool(call, params, nothing))  # noqa: T201
+        print(name, await connection.call_tool(call, params, quiet))  # noqa: T201
     await pool.aclose()
 
 
