@@ -52,6 +52,7 @@ class Storage:
                 client_id=CONTEXT["client_id"],
                 client_secret=CONTEXT.get("client_secret"),
                 redirect_uris=[CALLBACK],
+                token_endpoint_auth_method="client_secret_basic",
             )
 
     async def get_tokens(self) -> OAuthToken | None:
