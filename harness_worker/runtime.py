@@ -38,13 +38,11 @@ from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring, load_keks
-from harness_common.store.mcp_tools import record_list
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
 from harness_worker.egress.client import Egress
-from harness_worker.mcp.pool import Outside, Pool
-from harness_worker.mcp.source import McpTools
+from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.sandbox.service import WorkerSandbox
@@ -163,7 +161,7 @@ class Runtime:
     breakers: Breakers
     secrets: TenantSecrets
     sandbox: WorkerSandbox | None = None
-    mcp: McpTools | None = None
+    mcp: McpSource | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
@@ -271,7 +269,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     egress = Egress(settings, partial(rules_of, db))
     registry = ToolRegistry.from_settings(settings, egress)
     secrets = TenantSecrets(db, cache_s=settings.secrets.cache_s)
-    mcp = mcp_tools(settings, db, egress, secrets)
+    mcp = mcp_source(settings, db, egress, secrets)
     runtime = Runtime(
         settings=settings,
         worker=worker,
@@ -313,19 +311,18 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     return runtime
 
 
-def mcp_tools(settings: Settings, db: Database, egress: Egress, secrets: TenantSecrets) -> McpTools:
+def mcp_source(
+    settings: Settings, db: Database, egress: Egress, secrets: TenantSecrets
+) -> McpEntry:
     """Return the source of MCP tools, with what it needs of the rest of the worker."""
-    return McpTools(
+    return McpEntry(
         db,
-        Pool(
-            Outside(
-                settings=settings.mcp,
-                homes=settings.data_dir.resolve() / "mcp",
-                client=egress.client,
-                check=check_spec,
-                record=partial(record_list, db),
-                secrets=secrets,
-            )
+        Needs(
+            settings=settings.mcp,
+            homes=settings.data_dir.resolve() / "mcp",
+            client=egress.client,
+            check=check_spec,
+            secrets=secrets,
         ),
     )
 

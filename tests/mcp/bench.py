@@ -99,8 +99,8 @@ class Bench:
             secrets=Secrets(),
         )
         self.pools.append(Pool(outside))
-        runtime.mcp = McpTools(self.db, self.pools[-1])
-        runtime.catalog = Catalog(ToolRegistry(), [runtime.mcp])
+        runtime.mcp = source = McpTools(self.db, self.pools[-1])
+        runtime.catalog = Catalog(ToolRegistry(), [source])
         runtime.blobs = LocalBlobs(self.folder / "blobs")
         return runtime
 

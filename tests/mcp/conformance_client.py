@@ -52,6 +52,7 @@ class Storage:
                 client_id=CONTEXT["client_id"],
                 client_secret=CONTEXT.get("client_secret"),
                 redirect_uris=[CALLBACK],
+                token_endpoint_auth_method="client_secret_basic",
             )
 
     async def get_tokens(self) -> OAuthToken | None:
@@ -105,10 +106,10 @@ def credentials(url: str) -> Any:
 
 
 async def nothing(*_: Any) -> None:
-    """Record nothing, report nothing."""
+    """Record nothing."""
 
 
-async def no_progress(progress: float, total: float | None, message: str | None) -> None:
+async def quiet(progress: float, total: float | None, message: str | None) -> None:
     """Report nothing."""
 
 
@@ -137,7 +138,7 @@ async def main(url: str) -> None:
         call = Call(EffectClass.READ, accept_defaults)
         arguments = {"a": 5, "b": 3} if name == "add_numbers" else {}
         params = types.CallToolRequestParams(name=name, arguments=arguments)
-        print(name, await connection.call_tool(call, params, no_progress))  # noqa: T201
+        print(name, await connection.call_tool(call, params, quiet))  # noqa: T201
     await pool.aclose()
 
 
