@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harness_common.contracts.tool import EffectClass, Tool, ToolSpec
@@ -10,7 +12,7 @@ from harness_worker.tools.announce import announce
 from harness_worker.tools.registry import ToolRegistry
 from tests.store.play import make_worker
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "name": "look",
     "description": "Look something up.",
     "input_schema": {
@@ -118,7 +120,7 @@ async def test_a_bad_definition_is_refused_with_its_place(api, body, pointer):
 
 
 async def test_a_deep_schema_is_refused_and_not_an_error(api):
-    schema = {"type": "string"}
+    schema: dict[str, Any] = {"type": "string"}
     for _ in range(25):
         schema = {"type": "object", "properties": {"a": schema}}
     answer = await api.post("/v1/tools", json=changed(input_schema=schema))
