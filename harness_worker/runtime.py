@@ -283,7 +283,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         bell=bell,
         http=http,
         models=ModelRegistry(settings, http),
-        catalog=Catalog(registry, [TenantTools(db, egress), mcp]),
+        catalog=Catalog(registry, [TenantTools(db, egress, secrets), mcp]),
         mcp=mcp,
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
