@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import httpx
-
 from harness_common.settings import McpSettings
 from harness_worker.mcp.entry import McpEntry, Needs
 from harness_worker.tools.registry import check_spec
-from tests.mcp.bench import asking
+from tests.mcp.bench import asking, plain_client
 
 
 async def test_tools_are_found_and_expanded(bench, tmp_path):
@@ -19,7 +17,7 @@ async def test_tools_are_found_and_expanded(bench, tmp_path):
         Needs(
             McpSettings(commands=("*",)),
             tmp_path,
-            lambda tenant_id: httpx.AsyncClient(trust_env=False),
+            plain_client,
             check_spec,
         ),
     )
