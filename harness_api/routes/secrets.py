@@ -124,7 +124,7 @@ async def get_keys(
 ) -> WrappingView:
     """Count the data keys of all tenants by the key-encryption key that wraps them."""
     del caller
-    found = await encryption.read_wrapping(services.db, services.data_keys)
+    found = await encryption.read_wrapping(services.db, services.data_keys, caller.tenant_id)
     return WrappingView.model_validate(_wrapping(found))
 
 
@@ -141,5 +141,5 @@ async def post_rewrap(
         services.db, services.data_keys, caller.tenant_id,
         limit=(body or RewrapInput()).limit, actor=caller.actor,
     )  # fmt: skip
-    found = await encryption.read_wrapping(services.db, services.data_keys)
+    found = await encryption.read_wrapping(services.db, services.data_keys, caller.tenant_id)
     return RewrapView.model_validate(_wrapping(found) | {"rewrapped": done})

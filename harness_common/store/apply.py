@@ -38,7 +38,7 @@ from harness_common.core.run import (
 )
 from harness_common.core.step import TOOLS, CallOutcome
 from harness_common.core.values import replace
-from harness_common.crypto.aead import KeyMissing
+from harness_common.crypto.aead import CannotDecrypt, KeyMissing
 from harness_common.store import json_codec
 from harness_common.store.db import Connection, Database, DatabaseUnavailable, Row, run_sql
 from harness_common.store.keyring import seal_commits
@@ -351,7 +351,7 @@ def group_commit(db: Database) -> Batcher[Write, Applied | None]:
         async with db.connection() as conn:
             return await apply(conn, writes, timeout_s=db.timeout_s)
 
-    alone_on = (psycopg.Error, TypeError, ValueError, KeyMissing)
+    alone_on = (psycopg.Error, TypeError, ValueError, KeyMissing, CannotDecrypt)
     return Batcher(work, largest=64, parallel=2, alone_on=alone_on)
 
 

@@ -16,6 +16,8 @@ from harness_common.core.ids import encode
 from harness_common.core.message import Json
 from harness_common.store import json_codec
 from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import seal_json_text
 
 
 async def list_approvals(
@@ -75,7 +77,8 @@ async def decide_in(conn: Connection, row: Row, said: Said, timeout_s: float) ->
     """Write a decision about an approval as `row` shows it; False when it is no longer so, or its
     time is over.
     """
-    changed = said.arguments
+    changed = None if said.arguments is None else json_codec.dumps_text(said.arguments)
+    key = await writing_key(conn, row["tenant_id"], timeout_s)
     params = {
         "tenant_id": row["tenant_id"],
         "id": row["id"],
@@ -85,6 +88,6 @@ async def decide_in(conn: Connection, row: Row, said: Said, timeout_s: float) ->
         "reason": said.reason,
         "shown_digest": row["digest"],
         "digest": said.digest,
-        "arguments": None if changed is None else json_codec.dumps_text(changed),
+        "arguments": None if changed is None else seal_json_text(key, changed),
     }
     return bool(await run_sql(conn, "approval_decide", params, timeout_s))

@@ -34,7 +34,7 @@ async def save_artifact(
     data: bytes,
 ) -> str:
     """Keep bytes and return the artifact's id (`art_…`)."""
-    async with db.connection() as conn:
+    async with db.tenant_transaction(tenant_id) as conn:
         key = await writing_key(conn, tenant_id, db.timeout_s)
     kept, digest = data, None
     if key is not None:
@@ -79,7 +79,7 @@ async def read_bytes(db: Database, blobs: Blobs, tenant_id: UUID, row: Row) -> b
     if row["sealed"] is None:
         return kept
     version = sealed.version_of_bytes(kept)
-    async with db.connection() as conn:
+    async with db.tenant_transaction(tenant_id) as conn:
         wanted = [] if version is None else [version]
         keys = await keyring_of(conn).keys(conn, tenant_id, wanted, db.timeout_s)
     if len(kept) < _ASIDE_BYTES:

@@ -67,7 +67,7 @@ _WRONG_SERVER: Final = (
     psycopg.errors.FeatureNotSupported,  # a plan prepared before a migration
 )
 """Answers by which this connection, not the statement, is at fault: it is dropped."""
-_MANY_TENANTS: Final = frozenset({"claim", "admit_pick", "wake_pick", "orphans"})
+_MANY_TENANTS: Final = frozenset({"claim", "admit_pick", "wake_pick", "orphans", "webhooks_take"})
 """Statements whose rows belong to several tenants: one that cannot be opened costs only itself."""
 _RECONNECT_S: Final = 3.0
 """How long one attempt to reconnect goes on; whoever needs a connection starts the next."""

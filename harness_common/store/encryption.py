@@ -82,9 +82,9 @@ class Wrapping:
         return sum(n for k, n in self.data_keys.items() if k not in self.known)
 
 
-async def read_wrapping(db: Database, keyring: Keyring) -> Wrapping:
-    """Count the data keys of all tenants by what wraps them."""
-    async with db.transaction() as conn:
+async def read_wrapping(db: Database, keyring: Keyring, tenant_id: UUID) -> Wrapping:
+    """Count the data keys of all tenants by what wraps them; `tenant_id` runs the platform."""
+    async with db.tenant_transaction(tenant_id) as conn:
         rows = await run_sql(conn, "keys_by_kek", {}, db.timeout_s)
     counts = {row["kek_id"]: row["data_keys"] for row in rows}
     return Wrapping(keyring.keks.current, tuple(keyring.keks.ciphers), counts)
@@ -100,7 +100,7 @@ async def rewrap(
     `CannotDecrypt`.
     """
     current = keyring.keks.require_current()
-    async with db.transaction() as conn:
+    async with db.tenant_transaction(tenant_id) as conn:
         wanted = {"current": current, "known": list(keyring.keks.ciphers), "limit": limit}
         rows = await run_sql(conn, "keys_rewrap_pick", wanted, db.timeout_s)
         for row in rows:

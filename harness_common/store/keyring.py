@@ -59,7 +59,7 @@ class Keyring:
     def __init__(self, keks: KeyEncryptionKeys | None = None) -> None:
         self.keks = keks or KeyEncryptionKeys()
         self._keys: OrderedDict[UUID, dict[int, TenantKey]] = OrderedDict()
-        self._writing: OrderedDict[UUID, tuple[float, TenantKey | KeyMissing | None]] = (
+        self._writing: OrderedDict[UUID, tuple[float, TenantKey | HarnessError | None]] = (
             OrderedDict()
         )
 
@@ -69,7 +69,7 @@ class Keyring:
 
     async def writing(
         self, conn: Connection, tenant_ids: Iterable[UUID], timeout_s: float
-    ) -> Mapping[UUID, TenantKey | KeyMissing | None]:
+    ) -> Mapping[UUID, TenantKey | HarnessError | None]:
         """Return for each tenant the key its bodies are written with; None where they stay plain,
         and the error where the key is needed and cannot be had.
         """
@@ -92,10 +92,10 @@ class Keyring:
                 self._writing.popitem(last=False)
         return known
 
-    def _writing_key(self, row: Row) -> TenantKey | KeyMissing:
+    def _writing_key(self, row: Row) -> TenantKey | HarnessError:
         try:
             return self._unwrap(row)
-        except KeyMissing as error:
+        except (KeyMissing, CannotDecrypt) as error:
             return error
 
     async def writing_key(
@@ -103,7 +103,7 @@ class Keyring:
     ) -> TenantKey | None:
         """Return the key that a tenant's bodies are written with; raises `KeyMissing`."""
         key = (await self.writing(conn, [tenant_id], timeout_s))[tenant_id]
-        if isinstance(key, KeyMissing):
+        if isinstance(key, HarnessError):
             raise key
         return key
 
@@ -250,7 +250,7 @@ async def seal_commits(
     out = []
     for body in bodies:
         key = writing[body["tenant_id"]]
-        if isinstance(key, KeyMissing):
+        if isinstance(key, HarnessError):
             raise key
         out.append(sealed.seal_commit(key, body))
     return out

@@ -24,8 +24,13 @@ from harness_common.store import json_codec
 PREFIX: Final = "hsealed1."
 _QUOTED: Final = f'"{PREFIX}'
 _MAGIC: Final = b"hsealed1"
-_TEXTS: Final = frozenset({"input", "output", "result", "result_before", "sealed"})
-_JSONS: Final = frozenset({"body", "payload", "arguments", "delta", "waiting"})
+_TEXTS: Final = frozenset({"input", "output", "result", "result_before", "answer", "sealed"})
+_JSONS: Final = frozenset(
+    {
+        *("body", "payload", "arguments", "delta", "waiting"),
+        *("ran_arguments", "original_arguments", "shown", "failed_attempts", "kept"),
+    }
+)
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "error": ("message",),
     "memo": ("steer",),
@@ -137,6 +142,10 @@ def seal_commit(key: TenantKey | None, body: dict[str, Any]) -> dict[str, Any]:
     for name, column, seal in _LISTS:
         if body.get(name):
             out[name] = [item | {column: seal(key, item[column])} for item in body[name]]
+    if body.get("outcomes"):
+        out["outcomes"] = [seal_outcome(key, item) for item in body["outcomes"]]
+    if body.get("asked"):
+        out["asked"] = [_seal_asked(key, item) for item in body["asked"]]
     if key is None:
         return out
     out["events"] = [
@@ -155,8 +164,27 @@ def seal_commit(key: TenantKey | None, body: dict[str, Any]) -> dict[str, Any]:
 _LISTS: Final[tuple[tuple[str, str, Callable[[TenantKey | None, Any], Any]], ...]] = (
     ("messages", "body", seal_json_text),
     ("proposed", "arguments", seal_json_text),
-    ("outcomes", "result", seal_text),
 )
+
+
+def seal_outcome(key: TenantKey | None, row: dict[str, Any]) -> dict[str, Any]:
+    """Return how a call ended as the ledger stores it (`apply.outcome_rows`)."""
+    ran = row["ran_arguments"]
+    return row | {
+        "result": seal_text(key, row["result"]),
+        "answer": seal_text(key, row["answer"]),
+        "ran_arguments": None if ran is None else seal_json_text(key, ran),
+        "failed_attempts": seal_json(key, row["failed_attempts"]),
+    }
+
+
+def _seal_asked(key: TenantKey | None, row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a person is shown as `approvals` stores it."""
+    out = row | {"shown": seal_json(key, row["shown"])}
+    for name in ("arguments", "original_arguments"):
+        if row.get(name) is not None:
+            out[name] = seal_json_text(key, row[name])
+    return out
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class DeliverLoop:
 
     async def _send(self, row: Row, pepper: bytes) -> Answer | str:
         """Make one attempt; return the answer, or why there is none."""
+        if "broken" in row:
+            return f"not readable here: {row['broken'].error_code}"
         body = orjson.dumps(body_of(row))
         message_id, at_s = encode("delivery", row["id"]), int(row["now"].timestamp())
         newest = row["secret_n"]

@@ -97,14 +97,14 @@ async def tell(scope: ToolScope, call: PendingCall, tool: Tool, ended: Ended, le
         if await scope.breakers.worked(tenant_id, name, leave):
             await note(scope, ev.TOOL_BREAKER_CLOSED, payload)
         return False
-    shut = await scope.breakers.failed(tenant_id, name, f"{ended.error_type}: {ended.why}", leave)
+    shut = await scope.breakers.failed(tenant_id, name, str(ended.error_type), leave)
     if shut is None:
         return False
     payload |= {
         "failures": shut.failures,
         "until": shut.until.isoformat(),
         "open_s": round(seconds_until(shut, scope.clock()), 1),
-        "reason": shut.reason,
+        "reason": f"{ended.error_type}: {ended.why}",
     }
     await note(scope, ev.TOOL_BREAKER_OPENED, payload)
     return True

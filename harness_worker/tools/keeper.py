@@ -18,7 +18,7 @@ from harness_common.store import json_codec
 from harness_common.store.apply import outcome_rows
 from harness_common.store.db import DatabaseUnavailable, run_sql
 from harness_common.store.keyring import writing_key
-from harness_common.store.sealed import seal_text
+from harness_common.store.sealed import seal_outcome
 from harness_worker.tools.call import ToolScope
 
 KEEP_AFTER_S: Final = 0.05
@@ -72,10 +72,7 @@ class Keeper:
         scope, timeout_s = self._scope, self._scope.db.timeout_s
         async with scope.db.connection() as conn:
             key = await writing_key(conn, scope.run.tenant_id, timeout_s)
-            rows = [
-                row | {"result": seal_text(key, row["result"])}
-                for row in outcome_rows(scope.step, batch)
-            ]
+            rows = [seal_outcome(key, row) for row in outcome_rows(scope.step, batch)]
             params = {
                 "tenant_id": scope.run.tenant_id,
                 "run_id": scope.run.id,

@@ -25,7 +25,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable, run_sql
 from harness_common.store.keyring import writing_key
-from harness_common.store.sealed import TenantKey, seal_parts, seal_text
+from harness_common.store.sealed import TenantKey, seal_json_text, seal_parts, seal_text
 from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope
 
 _RECORD_PATIENCE_S: Final = 60.0
@@ -42,33 +42,37 @@ class Ledger:
     async def intend(self, call: PendingCall, tool: Tool, attempt_id: UUID) -> None:
         """Commit the intent: only while this claim owns the run and no cancel was asked."""
         scope = self._scope
-        edited = call.changed_arguments()
-        rows = await scope.db.fetch(
-            "call_intent",
-            scope.key(call.index)
-            | {
-                "version": scope.run.version,
-                "fence": scope.run.fence,
-                "claim_id": scope.run.claim_id,
-                "attempt_id": attempt_id,
-                "prior_attempt_id": call.attempt_id,
-                "from_status": [str(call.status)],
-                "effect": str(tool.spec.effect),
-                "tool_version": tool.spec.version,
-                "policy": None if call.policy is None else json_codec.dumps_text(call.policy),
-                "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
-                "ran_arguments": None if edited is None else json_codec.dumps_text(edited),
-                "served_by": None if tool.spec.name == call.name else tool.spec.name,
-                "approval_id": call.approval_id,
-                "approval_digest": digest(call.name, call.arguments) if call.approval_id else None,
-                "payload": json_codec.dumps_text(
-                    {"call": f"{scope.step}.{call.index}", "tool": tool.spec.name}
-                    | {"effect": "write"}
-                ),
-            },
-        )
+        async with scope.db.connection() as conn:
+            key = await writing_key(conn, scope.run.tenant_id, scope.db.timeout_s)
+            params = self._intent_params(call, tool, attempt_id, key)
+            rows = await run_sql(conn, "call_intent", params, scope.db.timeout_s)
         if not rows:
             raise CancelAsked
+
+    def _intent_params(
+        self, call: PendingCall, tool: Tool, attempt_id: UUID, key: TenantKey | None
+    ) -> dict[str, Any]:
+        scope, edited = self._scope, call.changed_arguments()
+        ran = None if edited is None else seal_json_text(key, json_codec.dumps_text(edited))
+        return scope.key(call.index) | {
+            "version": scope.run.version,
+            "fence": scope.run.fence,
+            "claim_id": scope.run.claim_id,
+            "attempt_id": attempt_id,
+            "prior_attempt_id": call.attempt_id,
+            "from_status": [str(call.status)],
+            "effect": str(tool.spec.effect),
+            "tool_version": tool.spec.version,
+            "policy": None if call.policy is None else json_codec.dumps_text(call.policy),
+            "fingerprint": fingerprint(scope.run.tenant_id, tool, call.arguments),
+            "ran_arguments": ran,
+            "served_by": None if tool.spec.name == call.name else tool.spec.name,
+            "approval_id": call.approval_id,
+            "approval_digest": digest(call.name, call.arguments) if call.approval_id else None,
+            "payload": json_codec.dumps_text(
+                {"call": f"{scope.step}.{call.index}", "tool": tool.spec.name} | {"effect": "write"}
+            ),
+        }
 
     async def record(self, attempt_id: UUID, outcome: CallOutcome) -> bool:
         """Commit the result, first writer wins; False if the attempt was declared unknown."""

@@ -14,6 +14,9 @@ from harness_common.core.errors import Invalid, LostOwnership
 from harness_common.core.step import Wait
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
+from harness_common.store.db import run_sql
+from harness_common.store.keyring import writing_key
+from harness_common.store.sealed import seal_json_text
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 
 _MAX_KEPT_BYTES: Final = 256 * 1024
@@ -33,7 +36,11 @@ async def keep(scope: ToolScope, call: PendingCall, need: NeedInput) -> dict[str
             code="BAD_RESULT",
         )
     owner = {"fence": scope.run.fence, "claim_id": scope.run.claim_id}
-    if not await scope.db.fetch("call_needs", scope.key(call.index) | owner | {"kept": text}):
+    async with scope.db.connection() as conn:
+        key = await writing_key(conn, scope.run.tenant_id, scope.db.timeout_s)
+        params = scope.key(call.index) | owner | {"kept": seal_json_text(key, text)}
+        written = await run_sql(conn, "call_needs", params, scope.db.timeout_s)
+    if not written:
         raise LostOwnership("another claim owns the run", run_id=str(scope.run.id))
     return kept
 

@@ -18,6 +18,10 @@ API: Final = ROLES["api"]
 SYSTEM: Final = ROLES["system"]
 TENANT: Final = "tenant_id = nullif(current_setting('app.tenant', true), '')::uuid"
 """What a row must satisfy. Without the setting, or with an empty one, nothing does."""
+OPERATOR: Final = (
+    "EXISTS (SELECT 1 FROM tenants WHERE operator AND tenants."
+    "tenant_id = nullif(current_setting('app.tenant', true), '')::uuid)"
+)
 
 
 def secure(table: str, api: str = "SELECT, INSERT, UPDATE, DELETE") -> None:
@@ -41,16 +45,19 @@ def force_only(table: str) -> None:
 
 def operators_only(table: str) -> None:
     """Let the API read a shared table, and change it for a tenant that runs the platform."""
-    operator = (
-        "EXISTS (SELECT 1 FROM tenants WHERE operator AND tenants."
-        "tenant_id = nullif(current_setting('app.tenant', true), '')::uuid)"
-    )
     _force(table)
     _policy(table, "read", API, "USING (true)", "SELECT")
-    _policy(table, "add", API, f"WITH CHECK ({operator})", "INSERT")
-    _policy(table, "change", API, f"USING ({operator}) WITH CHECK ({operator})", "UPDATE")
+    _policy(table, "add", API, f"WITH CHECK ({OPERATOR})", "INSERT")
+    _policy(table, "change", API, f"USING ({OPERATOR}) WITH CHECK ({OPERATOR})", "UPDATE")
     _policy(table, "of_system", SYSTEM, "USING (true) WITH CHECK (true)")
     _grant(table, "SELECT, INSERT, UPDATE")
+
+
+def operators_see_all(table: str) -> None:
+    """Let the API read and change the rows of every tenant for one that runs the platform."""
+    _policy(table, "operator_reads", API, f"USING ({OPERATOR})", "SELECT")
+    rule = f"USING ({OPERATOR}) WITH CHECK ({OPERATOR})"
+    _policy(table, "operator_changes", API, rule, "UPDATE")
 
 
 def release(table: str) -> None:

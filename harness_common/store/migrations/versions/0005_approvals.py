@@ -55,3 +55,15 @@ def upgrade() -> None:
         ["tenant_id", "id"],
         postgresql_where=sa.text("status = 'pending'"),
     )
+
+
+def downgrade() -> None:
+    """Take it back."""
+    op.drop_index("approvals_pending_idx", "approvals")
+    op.drop_index("approvals_open_idx", "approvals")
+    for name in (
+        "tool", "tool_version", "policy_version", "effect", "arguments", "input_schema",
+        "original_arguments", "original_digest", "edited_by", "approver_roles", "four_eyes",
+        "started_by", "decided_role", "used_at",
+    ):  # fmt: skip
+        op.drop_column("approvals", name)

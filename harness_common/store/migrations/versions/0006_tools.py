@@ -34,7 +34,10 @@ BEGIN
            CASE WHEN w.disabled_at IS NULL THEN 'pending' ELSE 'held' END, clock_timestamp()
     FROM webhooks w, (VALUES
         (CASE NEW.type WHEN 'run.completed' THEN 'run.succeeded' ELSE NEW.type END),
-        (CASE WHEN NEW.payload->>'stop_reason' LIKE '%budget_exceeded' THEN 'budget.exceeded' END)
+        -- The payload may be encrypted; the run, which the same statement wrote, says why it ended.
+        (CASE WHEN NEW.type = 'run.failed' AND (
+            SELECT r.stop_reason FROM runs r WHERE r.tenant_id = NEW.tenant_id AND r.id = NEW.run_id
+         ) LIKE '%budget_exceeded' THEN 'budget.exceeded' END)
     ) AS k (type)
     WHERE w.tenant_id = NEW.tenant_id AND k.type = ANY(w.types);
     RETURN NULL;

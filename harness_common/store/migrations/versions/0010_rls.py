@@ -16,6 +16,7 @@ from harness_common.store.migrations.row_security import (
     SYSTEM,
     force_only,
     operators_only,
+    operators_see_all,
     release,
     secure,
     secure_shared,
@@ -41,6 +42,14 @@ _API_RIGHTS: Final = {
     "events": "SELECT, INSERT",
     "tool_calls": "SELECT, INSERT, UPDATE",
     "audit": "SELECT, INSERT",
+    "policies": "SELECT, INSERT",
+    "tool_versions": "SELECT, INSERT",
+    "tenant_tools": "SELECT, INSERT, UPDATE",
+    "approvals": "SELECT, INSERT, UPDATE",
+    "tenant_keys": "SELECT, INSERT, UPDATE",
+    "mcp_tools": "SELECT, UPDATE, DELETE",
+    "tool_breakers": "SELECT, DELETE",
+    "webhook_deliveries": "SELECT, INSERT, UPDATE",
 }
 """What is narrower than everything: nothing that was recorded is changed or deleted by the API."""
 _SHARED: Final = dict.fromkeys(
@@ -59,7 +68,7 @@ END $$
 _MEMBER = f"""
 DO $$ BEGIN
     -- An owner that is bound as well could not change a row in a later migration.
-    IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+    IF NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AND NOT pg_has_role(current_user, '{SYSTEM}', 'USAGE') THEN
         EXECUTE format('GRANT {SYSTEM} TO %I', current_user);
     END IF;
 END $$
@@ -146,6 +155,8 @@ def upgrade() -> None:
             force_only(table)
         else:
             secure(table, _API_RIGHTS.get(table, "SELECT, INSERT, UPDATE, DELETE"))
+    op.execute(f"GRANT UPDATE (encrypted_since) ON tenants TO {API}")
+    operators_see_all("tenant_keys")
     for table, _ in _tables(with_tenant=False):
         if table == "platform":
             operators_only(table)
