@@ -123,7 +123,6 @@ async def get_keys(
     services: Use, caller: Annotated[Caller, requires("platform:read")]
 ) -> WrappingView:
     """Count the data keys of all tenants by the key-encryption key that wraps them."""
-    del caller
     found = await encryption.read_wrapping(services.db, services.data_keys, caller.tenant_id)
     return WrappingView.model_validate(_wrapping(found))
 

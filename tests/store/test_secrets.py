@@ -193,22 +193,22 @@ async def test_rewrapping_moves_every_key_in_batches_and_can_be_broken_off(keyed
     for tenant_id in tenants:
         await put_secret(keyed, tenant_id, "TOKEN", f"of {tenant_id}", ACTOR)
     async with database(database_url, f"{K2},{K1}") as both:
-        assert (await read_wrapping(both, both.keyring)).left == 5
+        assert (await read_wrapping(both, both.keyring, tenants[0])).left == 5
         assert await rewrap(both, both.keyring, tenants[0], limit=3, actor=ACTOR) == 3
-        half = await read_wrapping(both, both.keyring)
+        half = await read_wrapping(both, both.keyring, tenants[0])
         assert (half.left, half.data_keys) == (2, {"k1": 2, "k2": 3})
         for tenant_id in tenants:  # half-way everything opens
             assert await secrets_of(both).value(tenant_id, "TOKEN") == f"of {tenant_id}"
     async with database(database_url, f"{K2},{K1}") as again:  # a process that goes on with it
         assert await rewrap(again, again.keyring, tenants[0], limit=3, actor=ACTOR) == 2
         assert await rewrap(again, again.keyring, tenants[0], limit=3, actor=ACTOR) == 0
-        done = await read_wrapping(again, again.keyring)
+        done = await read_wrapping(again, again.keyring, tenants[0])
         assert (done.left, done.data_keys) == (0, {"k2": 5})
     async with database(database_url, K2) as new:  # the old one can be thrown away
         for tenant_id in tenants:
             assert await secrets_of(new).value(tenant_id, "TOKEN") == f"of {tenant_id}"
     async with database(database_url, K1) as old:
-        assert (await read_wrapping(old, old.keyring)).out_of_reach == 5
+        assert (await read_wrapping(old, old.keyring, tenants[0])).out_of_reach == 5
         assert await rewrap(old, old.keyring, tenants[0], limit=3, actor=ACTOR) == 0
 
 
