@@ -27,6 +27,7 @@ from harness_common.core.message import Message
 from harness_common.core.retry import classify
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Failure, StepCancelled
+from harness_common.redaction import redactor
 from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
 from harness_common.store.claim import Claimed, Want, fresh_calls, load_history
 from harness_common.store.db import DatabaseUnavailable
@@ -212,7 +213,17 @@ def _failed(run: StoredRun, error: Exception, started_at: datetime) -> StepFaile
             "step.crashed", run_id=encode("run", run.id), step=run.state.step + 1, exc_info=error
         )
     own_place = isinstance(error, Limited) and error.error_code == "STEP_RATE"
-    return StepFailed(classify(error), started_at, 0.0 if own_place else random.random())
+    failure = _without_secrets(run, classify(error))
+    return StepFailed(failure, started_at, 0.0 if own_place else random.random())
+
+
+def _without_secrets(run: StoredRun, failure: Failure) -> Failure:
+    """Blot out the tenant's secrets: a server may quote the credential that it was sent."""
+    return replace(
+        failure,
+        message=redactor.clean(run.tenant_id, failure.message),
+        detail=redactor.clean_json(run.tenant_id, failure.detail),
+    )
 
 
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:

@@ -19,6 +19,7 @@ from harness_common.core.ids import encode
 from harness_common.core.message import Json, Message, user
 from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL
+from harness_common.core.taint import marks_in, memo_with
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
@@ -198,6 +199,8 @@ async def _first(
     if step == source.state.step:  # with what people said since that checkpoint
         memo = {k: v for k, v in source.state.memo.items() if k not in OF_ONE_STEP}
         state = replace(state, messages=source.state.messages, memo=memo)
+    if step == 0 and source.parent_run_id is not None:  # what its parent had touched
+        state = replace(state, memo=memo_with(state.memo, marks_in(source.state.memo)))
     overrides = request.overrides(source)
     if request.input is None:
         return First(state, (), source, (1, state.messages), overrides)

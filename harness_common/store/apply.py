@@ -298,6 +298,7 @@ def prepare(write: Write) -> Prepared:
         "outcomes": outcome_rows(before.step + 1, write.transition.outcomes),
         "asked": _asked(write.transition.outcomes),
         "expired": after.step == before.step
+        and after.status not in TERMINAL
         and any(o.error_type == EXPIRED for o in write.transition.outcomes),
     }
     return Prepared(write, claim_id, keep is not None, attempt, rings, body)

@@ -9,7 +9,15 @@ from uuid import UUID
 from sqlalchemy import select
 
 from harness_common.core.errors import NotFound
-from harness_common.core.policy import NO_POLICY, Decision, Facts, Policies, Policy, decide
+from harness_common.core.policy import (
+    NO_POLICY,
+    Decision,
+    Facts,
+    Policies,
+    Policy,
+    decide,
+    digest_of,
+)
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database, Row
 from harness_common.store.policies import TENANT, read_version
@@ -85,7 +93,7 @@ async def decided(db: Database, tenant_id: UUID, call: Row) -> tuple[dict[str, A
             field="call",
             value=f"{call['step']}.{call['idx']}",
         )
-    facts = Facts.from_json(stored["facts"], call["arguments"])
+    facts = Facts.from_json(stored["facts"], _judged(stored["facts"], call))
     found = _VERSIONS.fullmatch(stored["version"])
     assert found is not None, stored["version"]
     applied = Policies(
@@ -93,3 +101,10 @@ async def decided(db: Database, tenant_id: UUID, call: Row) -> tuple[dict[str, A
         await _version(db, tenant_id, facts.agent, int(found[2])),
     )
     return stored, decide(facts, applied)
+
+
+def _judged(facts: dict[str, Any], call: Row) -> Any:  # noqa: ANN401 - a column
+    """Return the arguments that were decided about: those that a person changed, or the model's."""
+    ran = call.get("ran_arguments")
+    changed = ran is not None and digest_of(ran) == facts.get("arguments")
+    return ran if changed else call["arguments"]

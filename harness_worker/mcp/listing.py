@@ -31,12 +31,15 @@ def spec_of(
     `write` unless the tenant has declared otherwise.
     """
     description = str(definition.get("description") or definition.get("title") or tool)
+    effect = EffectClass(server.effects.get(tool, EffectClass.WRITE))
+    where = server.target.get("url") or server.target.get("command")
     return ToolSpec(
         name=exposed,
         description=description,
         input_schema=definition.get("inputSchema"),
-        effect=EffectClass(server.effects.get(tool, EffectClass.WRITE)),
-        version=digest(definition)[:16],
+        effect=effect,
+        # The same definition at another place, or of another effect, is another tool.
+        version=digest([definition, where, str(effect)])[:16],
         permission_tags=frozenset({"mcp", "network"}),
         timeout_s=(server.timeout_s or CALL_TIMEOUT_S) + spare_s,
         reach=Reach.EXTERNAL,

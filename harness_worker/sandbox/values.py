@@ -51,6 +51,7 @@ def pack(value: ToolReturn) -> Pieces:
     listed = [(a.name, a.media_type, len(a.data)) for a in output.artifacts]
     head = {"kind": "output", "content": output.content, "artifacts": listed}
     head["cost_usd"] = output.cost_usd
+    head["untrusted"] = output.untrusted
     return head, b"".join(a.data for a in output.artifacts)
 
 
@@ -90,7 +91,12 @@ def _unpack(head: Mapping[str, Any], body: bytes) -> ToolReturn | HarnessError:
             for name, media_type, size in head["artifacts"]:
                 artifacts.append(NewArtifact(str(name), str(media_type), body[at : at + int(size)]))
                 at += int(size)
-            return ToolOutput(head["content"], tuple(artifacts), float(head["cost_usd"]))
+            return ToolOutput(
+                head["content"],
+                tuple(artifacts),
+                float(head["cost_usd"]),
+                untrusted=bool(head.get("untrusted")),
+            )
         case "wait":
             return WaitUntil(datetime.fromisoformat(head["at"]))
         case "ask":

@@ -78,9 +78,7 @@ class Approvals:
             return Ended(CallStatus.REJECTED, told_expired(call.name), EXPIRED)
         if call.status is CallStatus.RUNNING:
             # It was begun, and waits for a time, an answer or a child: that is one use.
-            began = told is ApprovalStatus.USED
-            arguments = found["arguments"] if began else call.arguments
-            return Approved(None, arguments, began and found["original_digest"] is not None)
+            return Approved(None, call.arguments, call.edited)
         if told not in _OPEN and decision.verdict is Verdict.ASK:
             return await self._ask(call, tool, decision, found)
         if told not in _OPEN:
@@ -186,7 +184,7 @@ class Approvals:
             "provenance": {
                 "step": self._scope.step - 1,
                 "message": found["message"],
-                "tainted": found["tainted"],
+                "tainted": decision.facts.tainted if decision.facts else found["tainted"],
                 "started_by": found["started_by"],
             },
         }

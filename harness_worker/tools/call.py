@@ -87,6 +87,12 @@ class PendingCall:
         return self.asked if edited is None else edited
 
     @property
+    def waits_until(self) -> datetime | None:
+        """Return the time that the call waits for; None once its question is answered."""
+        answered = self.answer is not None and self.row.get("result") == "input"
+        return None if answered else self.resume_at
+
+    @property
     def kept(self) -> dict[str, Any] | None:
         """Return what a `NeedInput` of this call kept: state, question and choices."""
         return self.row.get("kept")

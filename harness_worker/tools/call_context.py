@@ -9,6 +9,7 @@ from typing import Final
 
 from harness_common.contracts.tool import (
     AskUser,
+    NeedInput,
     StartChild,
     Tool,
     ToolOutput,
@@ -67,6 +68,9 @@ class CallContext:
         """Blot out the tenant's secrets in whatever a tool returns."""
         tenant_id = self._scope.run.tenant_id
         if isinstance(value, AskUser):
+            choices = tuple(map(self.clean, value.choices))
+            return replace(value, question=self.clean(value.question), choices=choices)
+        if isinstance(value, NeedInput):  # its state goes back as it came
             choices = tuple(map(self.clean, value.choices))
             return replace(value, question=self.clean(value.question), choices=choices)
         if isinstance(value, StartChild):

@@ -61,7 +61,7 @@ async def normalise(
     try:
         text = _text(tool, output.content, scope.settings.tool.max_result_bytes)
     except _Bad as bad:
-        return await _bad_result(ctx, tool, bad)
+        return (await _bad_result(ctx, tool, bad)).changed(untrusted=output.untrusted)
     return await _store(scope, ctx, text, output)
 
 
@@ -158,7 +158,7 @@ async def _wait(
     """Return what the call waits for. A time that was set before stays: waking early for another
     call of the step does not prolong it.
     """
-    now, before = scope.clock(), call.resume_at
+    now, before = scope.clock(), call.waits_until
     kept = before if before is not None and before > now else None
     if isinstance(value, WaitUntil):
         return waiting(Wait(call.index, "time", kept or value.at))

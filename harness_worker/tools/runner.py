@@ -102,6 +102,9 @@ class ToolRunner:
 
     async def _allowed(self, call: PendingCall, tool: Tool) -> PendingCall | Ended:
         """Ask policy, and a person where policy wants one; returns the call as it may be made."""
+        if call.status is CallStatus.RUNNING:  # it was begun, perhaps with what a person changed
+            edited = call.row.get("ran_arguments") is not None
+            call = replace(call, arguments=call.ran, edited=edited)
         decision = await self._gate.decide(call, tool)
         call = replace(call, policy=decision.to_json())
         if decision.verdict is Verdict.DENY:
@@ -186,13 +189,13 @@ class ToolRunner:
         scope, is_write = self._scope, tool.spec.effect is EffectClass.WRITE
         if (question := open_question(call, scope.clock())) is not None:
             return self._outcome(call, tool, question)
-        until = call.resume_at if call.answer is None else None
+        until = call.waits_until
         if is_write and until is not None and until > scope.clock():
             return self._outcome(call, tool, waiting(Wait(call.index, "time", until)))
         if scope.held.cancel_requested or scope.held.release_asked:
             raise CancelAsked
         if tool.spec.cache_s is not None and (found := await self._ledger.cached(call, tool)):
-            return found
+            return self._from_cache(call, tool, found)
         leave = await self._leave(call, tool)
         if isinstance(leave, Shut):
             outcome = self._outcome(
@@ -203,6 +206,17 @@ class ToolRunner:
         if is_fault and tool.spec.effect is EffectClass.READ:
             return await self._without(call, tool, outcome, outcome.error_type or "")
         return outcome
+
+    def _from_cache(self, call: PendingCall, tool: Tool, found: CallOutcome) -> CallOutcome:
+        """Give a cached result what this run's rules and state say of it."""
+        marks = self._marks(tool, Ended(CallStatus.SUCCEEDED, ""))
+        return replace(
+            found,
+            content=(told_edited(call.arguments) if call.edited else "") + found.content,
+            trust="untrusted" if self._gate.is_untrusted(tool) else found.trust,
+            marks=marks,
+            policy=call.policy and {**call.policy, "marks": list(marks)},
+        )
 
     async def _leave(self, call: PendingCall, tool: Tool) -> Leave | Shut:
         """Ask the tool's breaker; a call that goes on after a wait has begun already."""
@@ -263,7 +277,15 @@ class ToolRunner:
         leave = await self._leave(call, fallback)
         if isinstance(leave, Shut):
             return _unavailable(leave, seconds_until(leave, self._scope.clock())).why
-        return replace(call, policy=decision.to_json()), fallback, leave
+        # A yes, a wait and an answer belong to the tool that was asked for, not to its fallback.
+        instead = replace(
+            call,
+            policy=decision.to_json(),
+            approval_id=None,
+            resume_at=None,
+            row=call.row | {"kept": None, "answer": None},
+        )
+        return instead, fallback, leave
 
     def _tool(self, name: str) -> Tool:
         if name not in self._scope.allowed:
@@ -322,7 +344,8 @@ class ToolRunner:
         served_by = spec.name if spec and ended.began and spec.name != call.name else None
         scope, begun = self._scope, tool is not None and ended.began
         marks, policy = self._marks(tool, ended), ended.policy or call.policy
-        lasts_s = spec.cache_s if spec and ended.status is CallStatus.SUCCEEDED else None
+        plain = ended.status is CallStatus.SUCCEEDED and call.answer is None and not call.edited
+        lasts_s = spec.cache_s if spec and plain else None
         return CallOutcome(
             index=call.index,
             tool_use_id=call.tool_use_id,

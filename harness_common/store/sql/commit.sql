@@ -76,15 +76,15 @@ WITH t AS (
 ), outcome AS (
     UPDATE tool_calls SET
         status = CASE WHEN NOT t.terminal OR o.status NOT IN ('running', 'awaiting_approval') THEN o.status
-                      WHEN tool_calls.effect = 'write' AND o.status = 'running' THEN 'unknown' ELSE 'cancelled' END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
+                      WHEN tool_calls.effect = 'write' AND o.status = 'running' AND (tool_calls.kept IS NULL OR o.answer IS NOT NULL OR tool_calls.answer IS NOT NULL OR o.resume_at IS NULL) THEN 'unknown' ELSE 'cancelled' END, result = o.result, error_type = o.error_type, trust = o.trust, artifacts = o.artifacts,
         duration_ms = o.duration_ms, cost_usd = o.cost_usd, attempt = o.attempt, effect = coalesce(tool_calls.effect, o.effect),
-        tool_version = coalesce(tool_calls.tool_version, o.tool_version),
+        tool_version = coalesce(o.tool_version, tool_calls.tool_version),
         started_at = CASE WHEN o.status = 'awaiting_approval' THEN tool_calls.started_at
                           ELSE coalesce(tool_calls.started_at, clock_timestamp() - make_interval(secs => o.duration_ms / 1000)) END,
         answer = coalesce(o.answer, tool_calls.answer), resume_at = o.resume_at, input_tokens = o.input_tokens, output_tokens = o.output_tokens,
         fingerprint = coalesce(o.fingerprint, tool_calls.fingerprint), ran_arguments = coalesce(o.ran_arguments::json, tool_calls.ran_arguments),
         failed_attempts = o.failed_attempts, duplicate_of = o.duplicate_of, cached_from = o.cached_from,
-        cached_until = o.cached_until, served_by = o.served_by, policy = coalesce(o.policy, tool_calls.policy),
+        cached_until = o.cached_until, served_by = coalesce(o.served_by, tool_calls.served_by), policy = coalesce(o.policy, tool_calls.policy),
         finished_at = CASE WHEN t.terminal OR o.status NOT IN ('running', 'awaiting_approval') THEN clock_timestamp() END
     FROM run JOIN t ON t.run_id = run.id, jsonb_to_recordset(t.outcomes) AS o (
         step int, idx int, status text, result text, error_type text, trust text, artifacts text[],
@@ -98,8 +98,8 @@ WITH t AS (
 ), open_call AS (
     -- A run that ends leaves no call open: an effect that was begun is unknown, also one that waits; the rest is cancelled.
     UPDATE tool_calls SET
-        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' THEN 'unknown' ELSE 'cancelled' END,
-        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write'
+        status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND (kept IS NULL OR answer IS NOT NULL OR resume_at IS NULL) THEN 'unknown' ELSE 'cancelled' END,
+        evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND (kept IS NULL OR answer IS NOT NULL OR resume_at IS NULL)
             THEN jsonb_build_object('why', 'the run ended (' || t.stop_reason || ') while it was under way', 'attempt_id', attempt_id, 'started_at', started_at) END,
         finished_at = clock_timestamp()
     FROM run JOIN t ON t.run_id = run.id

@@ -49,7 +49,7 @@ WITH t AS (
         ran_arguments, failed_attempts, duplicate_of, cached_from, served_by, policy)
     SELECT t.tenant_id, t.run_id, c.step, c.idx, c.tool_use_id, c.name, c.tool_version, c.arguments, c.fingerprint, c.effect,
         CASE WHEN c.status IN ('succeeded', 'failed', 'rejected', 'unknown') THEN c.status
-             WHEN c.status = 'running' AND c.effect = 'write' THEN 'unknown' ELSE 'proposed' END,
+             WHEN c.status = 'running' AND c.effect = 'write' AND (c.kept IS NULL OR c.answer IS NOT NULL OR c.resume_at IS NULL) THEN 'unknown' ELSE 'proposed' END,
         0, c.result, c.error_type, c.trust, c.artifacts, c.duration_ms, c.cost_usd, c.input_tokens, c.output_tokens, c.started_at, c.finished_at,
         c.ran_arguments, c.failed_attempts, c.duplicate_of, c.cached_from, c.served_by, c.policy
     FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step <= t.step + 1
