@@ -123,9 +123,11 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
         raise  # not the tool's own: nothing is known about the effect; the parent fails too
     except TimeoutError as error:
         late = f"no result within {limit_s:g} s" if timer.expired() else str(error)
-        ended = classify(spec, TimeoutError(late))
+        ended = classify(spec, error, ctx.clean(late))
     except Exception as error:
-        ended = classify(spec, error)
+        # Before it is cut anywhere: half a secret would not be recognised.
+        said = ctx.clean(error.message if isinstance(error, HarnessError) else str(error))
+        ended = classify(spec, error, said)
         if not isinstance(error, HarnessError):  # nobody named it: somebody may have to mend it
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
     return replace(

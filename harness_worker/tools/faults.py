@@ -33,11 +33,13 @@ def redacted(text: str) -> str:
     return blot(text)
 
 
-def refused(name: str, error: HarnessError) -> Ended:
-    """Word what somebody said no to: the arguments, the policy, the tool itself."""
+def refused(name: str, error: HarnessError, said: str | None = None) -> Ended:
+    """Word what somebody said no to: the arguments, the policy, the tool itself. `said` is what it
+    says, without secrets.
+    """
     kind = "TRANSIENT" if isinstance(error, Transient) else error.error_code
     status = CallStatus.REJECTED if isinstance(error, Invalid) else CallStatus.FAILED
-    return failed(name, kind, error.message, status)
+    return failed(name, kind, error.message if said is None else said, status)
 
 
 def denied(name: str, decision: Decision) -> Ended:
@@ -46,8 +48,8 @@ def denied(name: str, decision: Decision) -> Ended:
     return failed(name, "PERMISSION_DENIED", f"E403: {why}", CallStatus.REJECTED)
 
 
-def classify(spec: ToolSpec, error: Exception) -> Ended:
-    """Turn what an attempt raised into how it ended.
+def classify(spec: ToolSpec, error: Exception, said: str) -> Ended:
+    """Turn what an attempt raised into how it ended; `said` is what it says, without secrets.
 
     Timeouts, transient failures and exceptions that nobody named are faults of the tool and count
     against its breaker; of these the first two may be tried again. A refusal is an answer. A
@@ -55,21 +57,23 @@ def classify(spec: ToolSpec, error: Exception) -> Ended:
     """
     match error:
         case TimeoutError():
-            cause = str(error) or "the tool timed out"
+            cause = said or "the tool timed out"
             return _fault(failed(spec.name, "TIMEOUT", cause, _unnamed(spec)), retry=True)
         case UnknownOutcome():
-            ended = failed(spec.name, error.error_code, error.message, CallStatus.UNKNOWN)
+            ended = failed(spec.name, error.error_code, said, CallStatus.UNKNOWN)
             return _fault(ended, retry=False)
         case Transient():
             return _fault(
-                refused(spec.name, error), retry=True, after_s=error.detail.get("retry_after_s")
+                refused(spec.name, error, said),
+                retry=True,
+                after_s=error.detail.get("retry_after_s"),
             )
         case Limited():
-            return _retry(refused(spec.name, error), error.retry_after_s)
+            return _retry(refused(spec.name, error, said), error.retry_after_s)
         case HarnessError():
-            return refused(spec.name, error)
+            return refused(spec.name, error, said)
         case _:
-            kind, cause = type(error).__name__, str(error)[:_MAX_CHARS]
+            kind, cause = type(error).__name__, said[:_MAX_CHARS]
             return _fault(failed(spec.name, kind, cause, _unnamed(spec)), retry=False)
 
 

@@ -25,7 +25,7 @@ print(where.__file__, tool.fn(None, text="a b  c"))
 
 def snippet(name: str) -> str:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    found = re.search(rf"<!-- tool: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    found = re.search(rf"<!-- tool: {name} -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert found is not None
     return found[1]
 

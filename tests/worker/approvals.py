@@ -15,6 +15,7 @@ from harness_common.settings import ToolSettings
 from harness_common.store.apply import Applied
 from harness_common.store.audit import Actor
 from harness_common.store.db import Database, Row
+from harness_common.store.policies import TENANT, put_policy
 from harness_worker.runtime import Runtime
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.looper import Shared
@@ -58,6 +59,12 @@ class Made:
         return Tool(spec, fn, meta or {})
 
 
+RISKY = (
+    "rules: [{name: risky, match: {risk_at_least: high}, then: ask, "
+    "reason: the risk of pay is high}]"
+)
+
+
 class AskGate(Gate):
     """Policy of a test: what `rule` says of the arguments."""
 
@@ -92,6 +99,7 @@ class Desk:
         runtime.settings = runtime.settings.model_copy(
             update={"tool": ToolSettings(approval_expires_s=3600)}
         )
+        await put_policy(db, play.tenant_id, TENANT, RISKY, Actor("test"))
         run_id = await play.start(created_by="key_ann")
         await play.step(run_id, say(tools=calls))
         return Desk(play, runtime, await make_shared(db), run_id)

@@ -181,6 +181,7 @@ def _intent(ctx, call, row, **more):
         "version": run.version, "fence": run.fence, "claim_id": run.claim_id,
         "attempt_id": uuid4(), "prior_attempt_id": call.attempt_id,
         "from_status": [str(call.status)], "effect": "write", "tool_version": "1",
+        "policy": None, "ran_arguments": None, "served_by": None,
         "fingerprint": "f", "payload": "{}", "approval_id": row["id"],
         "approval_digest": row["digest"], **more,
     }  # fmt: skip

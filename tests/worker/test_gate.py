@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 
@@ -263,7 +262,8 @@ async def test_the_rule_of_two_looks_at_the_calls_of_an_answer_together(play, db
     ctx = await step_of(play, db, [open_page, query], "open", "query")
     first, second = await outcomes_of(ctx)
     assert first.status is CallStatus.SUCCEEDED
-    assert (second.status, second.policy["rule"]) == (CallStatus.REJECTED, "builtin.rule_of_two")
+    asked = (CallStatus.AWAITING_APPROVAL, "builtin.rule_of_two")
+    assert (second.status, second.policy["rule"]) == asked
     assert made.calls == ["open"]
 
 
@@ -331,7 +331,7 @@ async def test_arguments_that_a_person_edited_are_judged_again(
             pass
 
         async def seek(self, call, tool, decision):
-            return Approved(uuid4(), edited)
+            return Approved(None, edited, edited=True, role="admin")
 
     monkeypatch.setattr(runner, "Approvals", Yes)
     large = "{name: large, match: {arguments: {properties: {i: {minimum: 5}}}}, then: deny}"

@@ -220,12 +220,12 @@ async def round_trips(play, database_url, made, *calls):
         return mine.lent - before
 
 
-async def test_a_step_of_quick_reads_costs_a_claim_and_a_commit(play, database_url):
-    """Fingerprints, breakers and partial results add no round trip."""
+async def test_a_step_of_quick_reads_costs_a_claim_the_facts_and_a_commit(play, database_url):
+    """Policy reads its facts once; fingerprints, breakers and partial results add nothing."""
     made = [a_tool("quick", "read", Counted().say("quick"))]
-    assert await round_trips(play, database_url, made, ("quick", {})) == 2
+    assert await round_trips(play, database_url, made, ("quick", {})) == 3
     assert (
-        await round_trips(play, database_url, made, *[("quick", {"i": i}) for i in range(8)]) == 2
+        await round_trips(play, database_url, made, *[("quick", {"i": i}) for i in range(8)]) == 3
     )
 
 
@@ -235,7 +235,7 @@ async def test_a_slow_read_alone_costs_no_more(play, database_url):
         return "x"
 
     made = [a_tool("slow", "read", slow)]
-    assert await round_trips(play, database_url, made, ("slow", {})) == 2
+    assert await round_trips(play, database_url, made, ("slow", {})) == 3
 
 
 # ── equal writes ─────────────────────────────────────────────────────────────────────────────────
