@@ -184,7 +184,8 @@ class Approvals:
             "provenance": {
                 "step": self._scope.step - 1,
                 "message": found["message"],
-                "tainted": decision.facts.tainted if decision.facts else found["tainted"],
+                "tainted": found["tainted"]
+                or (decision.facts is not None and decision.facts.tainted),
                 "started_by": found["started_by"],
             },
         }
