@@ -55,7 +55,6 @@ def test_three_approvals_of_one_answer_out_of_order(monkeypatch, capsys):
 
     stack = Stack(
         workers=0,
-        HARNESS_TOOL__ASK_FOR_RISK="high",
         HARNESS_TOOL__APPROVAL_EXPIRES_S=str(EXPIRES_S),
     )
     with stack, stack.client() as client:
@@ -65,6 +64,8 @@ def test_three_approvals_of_one_answer_out_of_order(monkeypatch, capsys):
         made = client.post("/v1/api-keys", json={"name": "p", "role": "approver"}).json()
         monkeypatch.setenv("HARNESS_API_URL", f"http://127.0.0.1:{stack.api_ports[0]}")
         monkeypatch.setenv("HARNESS_API_KEY", made["secret"])
+        rules = "rules: [{name: risky, match: {risk_at_least: high}, then: ask}]"
+        assert client.post("/v1/policies", json={"source": rules}).is_success
         assert client.post("/v1/agents", json=agent()).is_success
         run = client.post("/v1/runs", json={"agent": "a", "input": "pay"}).json()
         waiting = until(stack, client, run["id"], "waiting_approval", 240)
