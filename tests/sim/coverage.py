@@ -20,9 +20,12 @@ NOT_REACHED: Final = (
 )
 """Legal pairs that no script reaches, and why. A pair that is reached must leave this list."""
 
-RARE: Final = {(status, "ApprovalDecided") for status in ("delayed", "paused")}
+RARE: Final = {
+    *((status, "ApprovalDecided") for status in ("delayed", "paused")),
+    ("waiting_approval", "InputGiven"),
+}
 """Legal pairs that not every ten thousand seeds reach: a pending approval beside a step that fails,
-or a pause after another call woke the run.
+a pause after another call woke the run, a question beside an approval of the same answer.
 """
 
 FAULTS: Final = (
