@@ -1,4 +1,4 @@
-"""Where a worker may be killed, and the parts of it that do so: its database, its breakers, its
+"""Where a worker may be killed, and the parts of it that do so: its ledger, its breakers, its
 tools. Nothing of the product knows of this.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from harness_common.contracts.tool import Tool, ToolContext
-from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Connection, Row, run_sql
+from harness_worker.tools import keeper, ledger
 from harness_worker.tools.breakers import Breakers, Leave, Shut
 from harness_worker.tools.keeper import KEEP_AFTER_S
 from tests.worker.tool_steps import a_tool
@@ -51,22 +51,24 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class MortalDatabase(Database):
-    """Dies around the statements of the ledger."""
+def make_mortal(death: Death) -> None:
+    """Let this process die around the statements of the ledger, each of which is a commit."""
 
-    def __init__(self, url: str, death: Death) -> None:
-        super().__init__(url, DatabaseSettings(pool_min=1, pool_max=2))
-        self._death = death
-
-    async def fetch(self, name: str, params: Mapping[str, Any]) -> list[Row]:
+    async def mortal(
+        conn: Connection, name: str, params: Mapping[str, Any], timeout_s: float
+    ) -> list[Row]:
         if name in {"call_result", "call_keep"}:
-            self._death.at(Point.AFTER_EFFECT)
-        rows = await super().fetch(name, params)
+            death.at(Point.AFTER_EFFECT)
+        rows = await run_sql(conn, name, params, timeout_s)
         if name == "call_intent":
-            self._death.at(Point.AFTER_INTENT)
+            death.at(Point.AFTER_INTENT)
         if name in {"call_result", "call_keep"}:
-            self._death.at(Point.AFTER_PERSIST)
+            death.at(Point.AFTER_PERSIST)
         return rows
+
+    for module in (ledger, keeper):
+        assert vars(module)["run_sql"] is run_sql, "somebody else runs the ledger's statements"
+        vars(module)["run_sql"] = mortal
 
 
 class MortalBreakers(Breakers):

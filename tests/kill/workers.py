@@ -13,8 +13,10 @@ import sys
 from typing import Any
 from uuid import UUID
 
+from harness_common.settings import DatabaseSettings
+from harness_common.store.db import Database
 from harness_worker.advance import answer
-from tests.kill.points import Death, MortalBreakers, MortalDatabase, Point, make_tools
+from tests.kill.points import Death, MortalBreakers, Point, make_mortal, make_tools
 from tests.store.play import sql
 from tests.worker.runtime import make_runtime
 
@@ -22,7 +24,8 @@ from tests.worker.runtime import make_runtime
 async def work(bell: dict[str, Any]) -> None:
     """Be a worker that answers one doorbell."""
     death = Death(Point(bell["point"]) if bell["point"] else None, bell["coin"])
-    async with MortalDatabase(bell["url"], death) as db:
+    make_mortal(death)
+    async with Database(bell["url"], DatabaseSettings(pool_min=1, pool_max=2)) as db:
         await db.ready()
         runtime = await make_runtime(db, tools=make_tools(bell["effects"], death))
         breakers = MortalBreakers(db, None, runtime.clock.now, runtime.settings.tool)

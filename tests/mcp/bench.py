@@ -29,7 +29,7 @@ from harness_worker.mcp.source import McpTools
 from harness_worker.runtime import Runtime
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry, check_spec
-from tests.store.play import Play, sql
+from tests.store.play import Play, make_key, sql
 from tests.worker.runtime import make_runtime
 
 HERE = Path(__file__).parent
@@ -72,10 +72,17 @@ class Bench:
         self.db, self.play, self.folder = db, play, folder
         self.state = folder / "state"
         self.pools: list[Pool] = []
+        self._key = ""
 
     @property
     def tenant_id(self) -> Any:
         return self.play.tenant_id
+
+    async def key(self) -> str:
+        """Return who starts runs here: policy refuses the tools of servers to anybody unknown."""
+        if not self._key:
+            self._key = await make_key(self.db, self.tenant_id)
+        return self._key
 
     def effects(self) -> list[str]:
         """Return what the server has noted."""
@@ -119,7 +126,7 @@ class Bench:
             t=json.dumps(tools or [name for name, _ in calls]),
             i=self.tenant_id,
         )
-        run_id = await self.play.start()
+        run_id = await self.play.start(created_by=await self.key())
         uses = tuple(ToolUse(f"call_{i}", name, args) for i, (name, args) in enumerate(calls))
         said = ModelAnswered(Message("assistant", uses), "tool_calls", "scripted/x", 1, 1)
         await self.play.step(run_id, said)

@@ -24,7 +24,7 @@ from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.http_tools import TenantTools, rules_of
 from harness_worker.tools.registry import ToolRegistry
 from tests.fakes.http_server import Page, serving
-from tests.store.play import make_tenant, say
+from tests.store.play import make_key, make_tenant, say
 from tests.worker.runtime import claim_tools_step, make_runtime
 
 ME = Actor("key_test")
@@ -68,8 +68,9 @@ def definition(url, method="POST", **more):
 class Bench:
     """A worker whose catalog has the tenant's tools behind it."""
 
-    def __init__(self, db, play, runtime, source):
+    def __init__(self, db, play, runtime, source, key):
         self.db, self.play, self.runtime, self.source = db, play, runtime, source
+        self.key = key
 
     async def put(self, *args, **more):
         row, _ = await store.put_tool(self.db, self.play.tenant_id, definition(*args, **more), ME)
@@ -77,7 +78,7 @@ class Bench:
 
     async def call(self, name="remote"):
         """Let a run call the tool; return the step's result."""
-        self.run_id = await self.play.start()
+        self.run_id = await self.play.start(created_by=self.key)
         await self.play.step(self.run_id, say(tools=[name]))
         ctx = await claim_tools_step(self.runtime, self.play, self.run_id)
         from dataclasses import replace
@@ -104,7 +105,7 @@ async def bench(db, play):
     source = TenantTools(db, egress, Vault(play.tenant_id, token=CANARY))
     runtime = await make_runtime(db)
     runtime.catalog = Catalog(ToolRegistry(), [source])
-    return Bench(db, play, runtime, source)
+    return Bench(db, play, runtime, source, await make_key(db, play.tenant_id))
 
 
 async def test_a_declared_tool_is_called_and_recorded_with_its_version(bench, server):
