@@ -119,10 +119,9 @@ async def read_version(db: Database, tenant_id: UUID, name: str, version: int) -
     Raises `Transient` when this process cannot read what a newer one has written: nothing is
     allowed by rules that are not understood.
     """
-    row = await db.fetch_one(
-        "policy_read", {"tenant_id": tenant_id, "agent_name": name, "version": version}
-    )
-    assert row is not None
+    params = {"tenant_id": tenant_id, "agent_name": name, "version": version}
+    async with db.tenant_transaction(tenant_id) as conn:
+        (row,) = await run_sql(conn, "policy_read", params, db.timeout_s)
     try:
         return read_policy(row["rules"], for_agent=name != TENANT).compiled(version)
     except Invalid as error:

@@ -57,11 +57,12 @@ async def test_every_route_under_v1_refuses_a_request_without_a_key(app, api):
         if not getattr(route, "path", "").startswith("/v1"):
             continue
         path = route.path.replace("{name}", "a").replace("{version}", "1")
-        for part in ("run", "session", "artifact", "key"):
+        for part in ("run", "session", "artifact", "key", "approval", "webhook", "delivery"):
             kind = "api_key" if part == "key" else part
             shown = encode(kind, UUID(int=7))
             path = path.replace(f"{{{part}_id}}", shown)
-        path = path.replace("{schedule}", "s")
+        for name in ("schedule", "server", "tool"):
+            path = path.replace(f"{{{name}}}", "s")
         for method in route.methods:
             answer = await api.request(method, path, headers={"Authorization": ""})
             assert answer.status_code == 401, (method, path)

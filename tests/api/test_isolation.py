@@ -23,8 +23,9 @@ BY_ID = sorted(
     for route in create_app(Settings()).routes
     if isinstance(route, APIRoute) and route.path.startswith("/v1") and "{" in route.path
     for method in route.methods or ()
-    # Whoever sets a secret of that name makes one of their own: see test_secrets.
-    if (method, route.path) != ("PUT", "/v1/secrets/{name}")
+    # Whoever sets one of that name makes one of their own: see test_secrets, test_mcp_servers.
+    if (method, route.path)
+    not in {("PUT", "/v1/secrets/{name}"), ("PUT", "/v1/mcp-servers/{server}")}
 )
 LISTS = [
     "approvals",
@@ -48,7 +49,9 @@ async def owned(api, play, db, config, tenant):
     hook = {"url": "https://secret.test/", "types": ["run.failed"]}
     hook = (await api.post("/v1/webhooks", json=hook)).json()
     run = (await api.post("/v1/runs", json={"agent": "mine", "input": "only mine"})).json()
-    await api.post("/v1/policies", json={"source": "rules: [{name: only mine, then: deny}]"})
+    await api.post(
+        "/v1/policies", json={"source": "rules: [{name: mine, then: deny, reason: only mine}]"}
+    )
     decision = decide(Facts("look")).to_json()
     seen = ToolsDone(tuple(replace(o, policy=decision) for o in ran("seen").outcomes))
     for result in (say(tools=["look"]), seen, say()):
@@ -56,6 +59,7 @@ async def owned(api, play, db, config, tenant):
     other = (await api.post("/v1/runs", json={"agent": "mine", "input": "only mine"})).json()
     await waiting(play, asks(0), run_id=decode("run", other["id"]))
     (approval,) = (await api.get("/v1/approvals")).json()["data"]
+    await api.put("/v1/mcp-servers/mine", json={"url": "https://only-mine.test/"})
     schedule = {"name": "mine", "when": {"every_s": 3600}}
     schedule["run"] = {"agent": "mine", "input": "only mine"}
     await api.post("/v1/schedules", json=schedule)
@@ -78,6 +82,8 @@ async def owned(api, play, db, config, tenant):
         "version": "1",
         "call": "2.0",
         "schedule": "mine",
+        "server": "mine",
+        "tool": "mine",
         "approval_id": approval["id"],
         "webhook_id": hook["id"],
         "delivery_id": (await api.post(f"/v1/webhooks/{hook['id']}/test")).json()["id"],
