@@ -169,13 +169,17 @@ _LISTS: Final[tuple[tuple[str, str, Callable[[TenantKey | None, Any], Any]], ...
 
 def seal_outcome(key: TenantKey | None, row: dict[str, Any]) -> dict[str, Any]:
     """Return how a call ended as the ledger stores it (`apply.outcome_rows`)."""
-    ran = row["ran_arguments"]
     return row | {
-        "result": seal_text(key, row["result"]),
-        "answer": seal_text(key, row["answer"]),
-        "ran_arguments": None if ran is None else seal_json_text(key, ran),
-        "failed_attempts": seal_json(key, row["failed_attempts"]),
+        name: seal(key, row[name]) for name, seal in _OUTCOME if row.get(name) is not None
     }
+
+
+_OUTCOME: Final[tuple[tuple[str, Callable[[TenantKey | None, Any], Any]], ...]] = (
+    ("result", seal_text),
+    ("answer", seal_text),
+    ("ran_arguments", seal_json_text),
+    ("failed_attempts", seal_json),
+)
 
 
 def _seal_asked(key: TenantKey | None, row: dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,9 @@ async def test_the_command_line(url, tenant, worker, tmp_path, monkeypatch, caps
     async def harness(*argv: str) -> tuple[int, str]:
         code = await asyncio.to_thread(run, ["mcp", *argv])
         out = capsys.readouterr().out
-        lines = [line for line in out.splitlines() if not line.startswith("20")]  # logs of ours
+        lines = [
+            line for line in out.splitlines() if not line.startswith(("20", "[info", "[warning"))
+        ]  # logs of ours
         return code, "\n".join(lines) + "\n"
 
     state = tmp_path / "state"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness_common.crypto.keks import make_kek
 from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 @pytest.mark.parametrize("seconds", [20, pytest.param(120, marks=pytest.mark.nightly)])
 def test_no_request_makes_a_500(seconds):
-    with Stack(workers=1, processes=1) as stack:
+    with Stack(workers=1, processes=1, HARNESS_SECRETS__KEK=make_kek("k1")) as stack:
         url = f"http://127.0.0.1:{stack.api_ports[0]}"
         with stack.client() as client:
             before = client.get("/v1/tenant").json()
