@@ -9,13 +9,6 @@ from collections.abc import Iterable
 from typing import Final
 from uuid import UUID
 
-TYPES: Final = (
-    "run.succeeded",
-    "run.failed",
-    "run.cancelled",
-    "approval.requested",
-    "budget.exceeded",
-)
 TEST: Final = "webhook.test"
 _BACKOFF_S: Final = (5, 60, 300, 1_800, 7_200, 18_000, 36_000)
 """After each failed attempt; the first eight attempts take some 18 hours."""

@@ -16,7 +16,7 @@ from harness_common.core.errors import NotFound
 from harness_common.core.ids import decode, encode
 from harness_common.store import sealed
 from harness_common.store.db import Database, Row
-from harness_common.store.keyring import keyring_of, writing_key
+from harness_common.store.keyring import keyring_of, writing_key_of
 
 _PLACE: Final = "artifact"
 _ASIDE_BYTES: Final = 1024 * 1024
@@ -34,8 +34,7 @@ async def save_artifact(
     data: bytes,
 ) -> str:
     """Keep bytes and return the artifact's id (`art_…`)."""
-    async with db.tenant_transaction(tenant_id) as conn:
-        key = await writing_key(conn, tenant_id, db.timeout_s)
+    key = await writing_key_of(db, tenant_id)
     kept, digest = data, None
     if key is not None:
         digest = key.seal("t", hashlib.sha256(data).hexdigest())

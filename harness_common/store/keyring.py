@@ -23,7 +23,7 @@ from harness_common.crypto.aead import CannotDecrypt, Cipher, KeyMissing, new_ke
 from harness_common.crypto.keks import KEK_FILE, KeyEncryptionKeys, parse_keks
 from harness_common.settings import Settings
 from harness_common.store import sealed
-from harness_common.store.db import Connection, Row, run_sql
+from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.sealed import Keys, TenantKey
 
 log = structlog.get_logger()
@@ -67,6 +67,11 @@ class Keyring:
         """Ask again whether a tenant wants its bodies encrypted."""
         self._writing.pop(tenant_id, None)
 
+    def known(self, tenant_id: UUID) -> tuple[TenantKey | HarnessError | None] | None:
+        """Return what `writing` would give for a tenant without asking; None when it would ask."""
+        until, key = self._writing.get(tenant_id, (0.0, None))
+        return (key,) if until > time.monotonic() else None
+
     async def writing(
         self, conn: Connection, tenant_ids: Iterable[UUID], timeout_s: float
     ) -> Mapping[UUID, TenantKey | HarnessError | None]:
@@ -76,9 +81,8 @@ class Keyring:
         now = time.monotonic()
         known, wanted = {}, []
         for tenant_id in tenant_ids:
-            found = self._writing.get(tenant_id)
-            if found is not None and found[0] > now:
-                known[tenant_id] = found[1]
+            if (found := self.known(tenant_id)) is not None:
+                known[tenant_id] = found[0]
             else:
                 wanted.append(tenant_id)
         if wanted:
@@ -233,6 +237,19 @@ NO_KEYS: Final = Keyring()
 def keyring_of(conn: Connection) -> Keyring:
     """Return the keyring that a connection carries."""
     return conn.keyring if isinstance(conn.keyring, Keyring) else NO_KEYS
+
+
+async def writing_key_of(db: Database, tenant_id: UUID) -> TenantKey | None:
+    """Do what `writing_key` does without a transaction at hand; asks Postgres, within the tenant,
+    only what is not known yet.
+    """
+    ring = db.keyring if isinstance(db.keyring, Keyring) else NO_KEYS
+    if (known := ring.known(tenant_id)) is None:
+        async with db.tenant_transaction(tenant_id) as conn:
+            return await ring.writing_key(conn, tenant_id, db.timeout_s)
+    if isinstance(known[0], HarnessError):
+        raise known[0]
+    return known[0]
 
 
 async def writing_key(conn: Connection, tenant_id: UUID, timeout_s: float) -> TenantKey | None:

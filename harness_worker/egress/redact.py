@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import quote, quote_plus
 
 from harness_common.core.message import Json
+from harness_common.redaction import forms_of
 
 HIDDEN: Final = "[secret]"
 _SHORTEST: Final = 4
-"""A shorter value would be found everywhere."""
+"""Of a secret that is cut off at the end, a shorter beginning would be found everywhere."""
 
 
-class Redactor:
-    """Hides the given values: as they are, as JSON and URLs write them, in hex, and in base64 at
-    each of the three places at which they can begin.
+class CallSecrets:
+    """Hides the secrets of one call in its answer, whatever the process forgets meanwhile, and
+    unlike `redaction` also the beginning of one at which an answer was cut off.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {form for secret in secrets if len(secret) >= _SHORTEST for form in _forms(secret)}
+        forms = {form for secret in secrets for form in forms_of(secret)}
         self._forms = sorted(forms, key=len, reverse=True)
 
     def text(self, text: str) -> str:
@@ -59,18 +57,3 @@ class Redactor:
         if isinstance(value, dict):
             return {self.text(name): self.json(part) for name, part in value.items()}
         return value
-
-
-def _forms(secret: str) -> Iterable[str]:
-    raw = secret.encode()
-    yield secret
-    yield json.dumps(secret)[1:-1]
-    yield from (quote(secret, safe=""), quote(secret), quote_plus(secret))
-    yield from (raw.hex(), raw.hex().upper())
-    for lead in range(3):
-        # What surrounds the value decides its first and last characters: those are left out.
-        start, end = (lead * 8 + 5) // 6, (lead + len(raw)) * 8 // 6
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            inner = encode(b"\0" * lead + raw).decode()[start:end]
-            if len(inner) >= 2 * _SHORTEST:
-                yield inner

@@ -27,7 +27,6 @@ from harness_worker.sandbox import blame, frames, kernel, landlock, sigsys
 CTRL = 3
 _MAX_FILES = 200
 _MAX_LEFT_OUT = 50
-_SETTLE_S = 0.2
 
 
 def main(setup_text: str) -> None:

@@ -28,7 +28,7 @@ from harness_common.core.errors import (
 )
 from harness_common.core.message import Json
 from harness_worker.egress.client import NOT_SENT, Answer, Ask, TooManyRedirects
-from harness_worker.egress.redact import Redactor
+from harness_worker.egress.redact import CallSecrets
 from harness_worker.egress.retry import retry_after_s
 from harness_worker.egress.transport import Refused
 
@@ -167,7 +167,7 @@ class HttpCall:
             tool=self.name,
         )
 
-    def result(self, answer: Answer, hide: Redactor) -> ToolOutput:
+    def result(self, answer: Answer, hide: CallSecrets) -> ToolOutput:
         """Return what the model gets of an answer; raises what its status means."""
         accepted = range(200, 300)
         if answer.status not in accepted and not (self.write and answer.status == _SEE_OTHER):
@@ -180,7 +180,7 @@ class HttpCall:
             )
         return self._content(answer, hide)
 
-    def _content(self, answer: Answer, hide: Redactor) -> ToolOutput:
+    def _content(self, answer: Answer, hide: CallSecrets) -> ToolOutput:
         head: dict[str, Json] = {"status": answer.status}
         if answer.broken is not None:
             return ToolOutput(head | {"note": f"done; its answer {answer.broken}"})
@@ -197,7 +197,7 @@ class HttpCall:
         more = {"content_type": kind, "size_bytes": len(answer.body)}
         return ToolOutput(head | more | {"truncated": answer.truncated}, (kept,))
 
-    def _json(self, answer: Answer, hide: Redactor, head: dict[str, Json]) -> ToolOutput:
+    def _json(self, answer: Answer, hide: CallSecrets, head: dict[str, Json]) -> ToolOutput:
         request = self.definition.http
         if answer.truncated:
             limit = f"its answer is larger than {request.max_response_bytes} bytes"
@@ -223,7 +223,7 @@ class HttpCall:
             out["next_cursor"] = None if cursor is pointer.NOTHING else hide.json(cursor)
         return ToolOutput(out)
 
-    def _status(self, answer: Answer, hide: Redactor) -> HarnessError:
+    def _status(self, answer: Answer, hide: CallSecrets) -> HarnessError:
         """Say what a status that is no success means for a call of this effect."""
         status, code = answer.status, f"HTTP_{answer.status}"
         said = hide.cut(_decode(answer))[:_MAX_ERROR_CHARS] if _is_text(answer) else ""
@@ -248,7 +248,7 @@ class HttpCall:
             return Transient(f"{start} Try again later.", code=code, tool=self.name)
         return Permanent(f"{start} The same call will be refused again.", code=code, tool=self.name)
 
-    def fail(self, problem: Exception, hide: Redactor) -> NoReturn:
+    def fail(self, problem: Exception, hide: CallSecrets) -> NoReturn:
         """Raise what a request that got no answer means for a call of this effect."""
         start = f"Tool {self.name!r}: {self.shown}"
         if isinstance(problem, Refused):

@@ -21,7 +21,7 @@ from harness_common.core.host_rules import HostRules
 from harness_common.core.message import Json
 from harness_common.store.db import Database, DatabaseUnavailable, Row
 from harness_worker.egress.client import Egress, TooManyRedirects
-from harness_worker.egress.redact import Redactor
+from harness_worker.egress.redact import CallSecrets
 from harness_worker.egress.transport import Refused
 from harness_worker.tools.http_call import HttpCall
 
@@ -89,13 +89,13 @@ class TenantTools:
         self, tenant_id: UUID, call: HttpCall, ctx: ToolContext, arguments: dict[str, Json]
     ) -> ToolOutput:
         """Make one call. Secrets exist from here to the end of this function."""
-        hide = Redactor()
+        hide = CallSecrets()
         try:
             secrets = {
                 reference: await self._secrets.resolve(tenant_id, reference)
                 for reference in call.secrets
             }
-            hide = Redactor(secrets.values())
+            hide = CallSecrets(secrets.values())
             answer = await self._egress.send(tenant_id, call.ask(ctx, arguments, secrets))
         except DatabaseUnavailable as problem:
             # Only what comes before the request asks Postgres: of a write, nothing happened.

@@ -60,7 +60,7 @@ class ToolRunner:
     """Runs the calls of one step."""
 
     def __init__(self, scope: ToolScope, gate: Gate | None = None) -> None:
-        self.scope = self._scope = scope
+        self.scope = scope
         self._ledger = Ledger(scope)
         self._gate = gate or Gate(scope)
         self._approvals = Approvals(scope)
@@ -157,7 +157,7 @@ class ToolRunner:
             name = recorded.served_by or call.name
             tool = self.tool_of(replace(call, name=name))
             if tool is not None:
-                asked = fingerprint(self._scope.run.tenant_id, tool, call.ran)
+                asked = fingerprint(self.scope.run.tenant_id, tool, call.ran)
                 if asked != recorded.fingerprint:
                     return self._outcome(call, tool, _conflict(recorded, tool), recorded=True)
             call = replace(call, name=name, arguments=call.ran)
@@ -186,7 +186,7 @@ class ToolRunner:
 
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
-        scope, is_write = self._scope, tool.spec.effect is EffectClass.WRITE
+        scope, is_write = self.scope, tool.spec.effect is EffectClass.WRITE
         if (question := open_question(call, scope.clock())) is not None:
             return self._outcome(call, tool, question)
         until = call.waits_until
@@ -223,7 +223,7 @@ class ToolRunner:
         if call.status is CallStatus.RUNNING:
             return GO
         spec = tool.spec
-        return await self._scope.breakers.leave(self._scope.run.tenant_id, spec.name, spec.limit_s)
+        return await self.scope.breakers.leave(self.scope.run.tenant_id, spec.name, spec.limit_s)
 
     async def _start(self, call: PendingCall, tool: Tool, leave: Leave) -> tuple[CallOutcome, bool]:
         """Make the call; also tells whether it ended by a fault of the tool."""
@@ -231,7 +231,7 @@ class ToolRunner:
             return await self._run_write(call, tool, leave), False
         if call.approval_id is not None and not await self._approvals.use(call, tool):
             raise CancelAsked
-        ended = await attempts(self._scope, call, tool, leave)
+        ended = await attempts(self.scope, call, tool, leave)
         return self._outcome(call, tool, ended), ended.fault
 
     async def _without(
@@ -248,9 +248,9 @@ class ToolRunner:
             text = f"{outcome.content}\nIts fallback {name} was not called: {fallback}"
             return replace(outcome, content=text)
         call, instead, leave = fallback
-        payload = {"call": f"{self._scope.step}.{call.index}", "tool": tool.spec.name}
+        payload = {"call": f"{self.scope.step}.{call.index}", "tool": tool.spec.name}
         await note(
-            self._scope, ev.TOOL_DEGRADED, payload | {"fallback": instead.spec.name, "why": why}
+            self.scope, ev.TOOL_DEGRADED, payload | {"fallback": instead.spec.name, "why": why}
         )
         served, _ = await self._start(call, instead, leave)
         return served
@@ -276,7 +276,7 @@ class ToolRunner:
             return f"{reasons} ({decision.verdict})"
         leave = await self._leave(call, fallback)
         if isinstance(leave, Shut):
-            return _unavailable(leave, seconds_until(leave, self._scope.clock())).why
+            return _unavailable(leave, seconds_until(leave, self.scope.clock())).why
         # A yes, a wait and an answer belong to the tool that was asked for, not to its fallback.
         instead = replace(
             call,
@@ -288,17 +288,17 @@ class ToolRunner:
         return instead, fallback, leave
 
     def _tool(self, name: str) -> Tool:
-        if name not in self._scope.allowed:
-            known = ", ".join(self._scope.allowed) or "none"
+        if name not in self.scope.allowed:
+            known = ", ".join(self.scope.allowed) or "none"
             raise NotFound(
                 f"there is no tool {name!r} here; the tools are: {known}",
                 code="TOOL_NOT_FOUND",
             )
-        return declared_tool(self._scope.registry, name)
+        return declared_tool(self.scope.registry, name)
 
     async def _run_write(self, call: PendingCall, tool: Tool, leave: Leave) -> CallOutcome:
         """Run an effect at most once: intent first, result as soon as it is known."""
-        scope, held = self._scope, self._scope.held
+        scope, held = self.scope, self.scope.held
         attempt_id, begun = uuid4(), False
         held.writing += 1
         try:
@@ -332,7 +332,7 @@ class ToolRunner:
         fresh = await self._ledger.read(call.index)
         if fresh.is_dead_intent():
             # Another attempt is under way since: it is its owner's, and not ours to judge.
-            raise LostOwnership("another attempt is under way", run_id=str(self._scope.run.id))
+            raise LostOwnership("another attempt is under way", run_id=str(self.scope.run.id))
         return await self.run(fresh)
 
     def _outcome(
@@ -342,7 +342,7 @@ class ToolRunner:
         asks = ended.status is CallStatus.AWAITING_APPROVAL  # nothing was tried yet
         spec = tool.spec if tool else None
         served_by = spec.name if spec and ended.began and spec.name != call.name else None
-        scope, begun = self._scope, tool is not None and ended.began
+        scope, begun = self.scope, tool is not None and ended.began
         marks, policy = self._marks(tool, ended), ended.policy or call.policy
         plain = ended.status is CallStatus.SUCCEEDED and call.answer is None and not call.edited
         lasts_s = spec.cache_s if spec and plain else None

@@ -13,7 +13,7 @@ from harness_common.core.errors import Invalid
 from harness_common.core.host_rules import HostRules, read_entries
 from harness_common.settings import EgressSettings, Settings
 from harness_worker.egress.client import Ask, Egress, TooManyRedirects, load_interceptor
-from harness_worker.egress.redact import Redactor
+from harness_worker.egress.redact import CallSecrets
 from harness_worker.egress.transport import Refused
 from tests.fakes.http_server import Page, serving
 
@@ -174,13 +174,13 @@ def test_bad_entries_are_refused(bad):
 
 def test_a_redactor_finds_each_form_wherever_it_begins():
     secret = "p@ss/wörd+1"
-    hide = Redactor([secret])
+    hide = CallSecrets([secret])
     for lead in range(3):
         wrapped = base64.b64encode(b"x" * lead + secret.encode() + b"yy").decode()
         assert "[secret]" in hide.text(wrapped), lead
     assert hide.text("key=p%40ss%2Fw%C3%B6rd%2B1;") == "key=[secret];"
     assert hide.json({"a": [secret], secret: 1}) == {"a": ["[secret]"], "[secret]": 1}
-    assert Redactor(["ab"]).text("absent") == "absent"
+    assert CallSecrets(["ab"]).text("absent") == "absent"
     for length in range(4, len(secret)):
         assert hide.cut("key " + secret[:length]) == "key [secret]"
     assert hide.cut("key p@s") == "key p@s"

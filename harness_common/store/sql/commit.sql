@@ -97,6 +97,7 @@ WITH t AS (
            OR (tool_calls.status = 'running' AND (tool_calls.resume_at IS NOT NULL OR tool_calls.attempt_id IS NULL)))
 ), open_call AS (
     -- A run that ends leaves no call open: an effect that was begun is unknown, also one that waits; the rest is cancelled.
+    -- A write that only asked a person (`kept`, no answer yet) has done nothing: it is cancelled too.
     UPDATE tool_calls SET
         status = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND (kept IS NULL OR answer IS NOT NULL OR resume_at IS NULL) THEN 'unknown' ELSE 'cancelled' END,
         evidence = CASE WHEN tool_calls.status = 'running' AND effect = 'write' AND (kept IS NULL OR answer IS NOT NULL OR resume_at IS NULL)
