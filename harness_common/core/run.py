@@ -109,12 +109,17 @@ class Transition:
     outcomes: tuple[CallOutcome, ...] = ()
     """Ledger rows that end with this commit."""
     proposed: bool = False
-    """The last message proposes tool calls, which become ledger rows."""
+    """A message of these proposes tool calls, which become ledger rows."""
 
     @property
     def ready(self) -> bool:
         """Tell whether somebody should ring: the run may be worked on and nobody owns it."""
         return self.state.status is Status.RUNNING and not self.state.claimed
+
+    @property
+    def proposal(self) -> Message:
+        """Return the message that proposes tool calls."""
+        return next(m for m in reversed(self.messages) if m.has_tool_uses())
 
 
 def holds_slot(state: RunState) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
+from harness_common.core.guidance import NOTHING, Guidance
 from harness_common.core.message import Json, Message
 from harness_common.core.tool_call import CallStatus
 
@@ -34,6 +35,7 @@ class ModelAnswered:
     """False when the model is in no price table, so that 0 USD is not read as free."""
     scripted: bool = False
     first_token_ms: float | None = None
+    guidance: Guidance = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class ToolsDone:
     """Every call of one answer has ended."""
 
     outcomes: tuple[CallOutcome, ...]
+    guidance: Guidance = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from harness_common.core.budget import exceeded
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
 from harness_common.core.retry import retry_in_s
@@ -95,8 +96,8 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
     match one.result:
         case ModelAnswered():
             done = _model_answered(free, one.result, number, now)
-        case ToolsDone(outcomes):
-            done = _tools_done(free, outcomes, number, now)
+        case ToolsDone(outcomes, guidance):
+            done = _tools_done(free, outcomes, number, now, guidance)
         case ToolsWaiting():
             done = _tools_waiting(free, one.result, number)
         case ToolsUnknown(outcomes, unknown):
@@ -117,29 +118,49 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
 def _model_answered(
     state: RunState, answer: ModelAnswered, number: int, now: datetime
 ) -> Transition:
-    uses = answer.message.tool_uses()
+    uses, said = answer.message.tool_uses(), answer.guidance
     nxt = replace(
         _step_counted(state),
         turn=state.turn + 1,
-        messages=state.messages + 1,
+        messages=state.messages + 1 + len(said.messages),
         input_tokens=state.input_tokens + answer.input_tokens,
         output_tokens=state.output_tokens + answer.output_tokens,
         cost_usd=state.cost_usd + answer.cost_usd,
-        next_kind=TOOLS if uses else MODEL,
+        next_kind=said.next_kind or (TOOLS if uses else MODEL),
     )
+    nxt = replace(nxt, memo=remembered(nxt.memo, said))
     recorded = (
         Event(ev.MODEL_ANSWERED, _answer_summary(answer, nxt.turn), number),
+        *said.events,
         Event(ev.STEP_COMPLETED, {"kind": MODEL}, number),
     )
-    done = Transition(nxt, recorded, (answer.message,), proposed=bool(uses))
-    final = not uses and answer.finish != "pause"
-    if final and (answer.finish == "refusal" or not _goes_on(nxt, now)):
+    done = Transition(nxt, recorded, (answer.message, *said.messages), proposed=bool(uses))
+    if said.stop is None and _is_final(nxt, answer, now):
         return _final_answer(done, answer)
     if state.cancel_requested:
         return then(done, cancelled(nxt))
+    if said.stop is not None:
+        return _stopped(done, said)
     if nxt.turn >= nxt.limits.max_turns:
         return within_limits(done, now, "max_iterations_exceeded")
     return within_limits(done, now)
+
+
+def _is_final(state: RunState, answer: ModelAnswered, now: datetime) -> bool:
+    """Tell whether the run ends with this answer."""
+    if answer.message.has_tool_uses() or answer.finish == "pause":
+        return False
+    if answer.finish == "refusal":
+        return True
+    return not (answer.guidance.again or answer.guidance.next_kind or _goes_on(state, now))
+
+
+def _stopped(done: Transition, said: Guidance) -> Transition:
+    """End a run that a guard stopped: its error says why."""
+    assert said.stop is not None
+    if said.error is None:
+        return then(done, give_up(done.state, said.stop))
+    return then(done, end(replace(done.state, error=dict(said.error)), Status.FAILED, said.stop))
 
 
 def _goes_on(state: RunState, now: datetime) -> bool:
@@ -163,21 +184,26 @@ def _final_answer(done: Transition, answer: ModelAnswered) -> Transition:
     if state.cancel_requested:
         return then(done, cancelled(state))
     reason = "length" if answer.finish == "length" else "final_answer"
-    answered = replace(state, output=answer.message.text())
+    said = answer.guidance.output
+    answered = replace(state, output=answer.message.text() if said is None else said)
     return then(done, end(answered, Status.SUCCEEDED, reason))
 
 
 def _tools_done(
-    state: RunState, outcomes: tuple[CallOutcome, ...], number: int, now: datetime
+    state: RunState,
+    outcomes: tuple[CallOutcome, ...],
+    number: int,
+    now: datetime,
+    said: Guidance = NOTHING,
 ) -> Transition:
     counted = _step_counted(state)
     denials = count_denials(counted.memo, outcomes, number)
     outcomes = denials.outcomes
     nxt = replace(
         counted,
-        memo=memo_with(denials.memo, _touched(outcomes)),
-        messages=state.messages + 1,
-        next_kind=MODEL,
+        memo=remembered(memo_with(denials.memo, _touched(outcomes)), said),
+        messages=state.messages + 1 + len(said.messages),
+        next_kind=said.next_kind or MODEL,
         cost_usd=state.cost_usd + sum(o.cost_usd for o in outcomes),
         input_tokens=state.input_tokens + sum(o.input_tokens for o in outcomes),
         output_tokens=state.output_tokens + sum(o.output_tokens for o in outcomes),
@@ -185,11 +211,14 @@ def _tools_done(
     events = (
         *(_outcome_event(o, number) for o in outcomes),
         *denials.events,
+        *said.events,
         Event(ev.STEP_COMPLETED, {"kind": TOOLS, "calls": len(outcomes)}, number),
     )
-    done = Transition(nxt, events, (_results_message(outcomes),), outcomes)
+    done = Transition(nxt, events, (_results_message(outcomes), *said.messages), outcomes)
     if state.cancel_requested:
         return then(done, cancelled(nxt))
+    if said.stop is not None and denials.over is None:
+        return _stopped(done, said)
     return within_limits(done, now, denials.over)
 
 

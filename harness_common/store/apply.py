@@ -292,7 +292,7 @@ def prepare(write: Write) -> Prepared:
             {"type": e.type, "step": e.step, "payload": e.payload, "at": e.at} for e in events
         ],
         "messages": _messages(before.messages + 1, write.transition.messages),
-        "proposed": _proposals(after.step + 1, write.transition.messages[-1])
+        "proposed": _proposals(after.step + 1, write.transition.proposal)
         if write.transition.proposed
         else [],
         "outcomes": outcome_rows(before.step + 1, write.transition.outcomes),

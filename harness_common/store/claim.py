@@ -135,7 +135,7 @@ def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
             "input_tokens": 0,
             "output_tokens": 0,
         }
-        for i, use in enumerate(applied.transition.messages[-1].tool_uses())
+        for i, use in enumerate(applied.transition.proposal.tool_uses())
     )
 
 
