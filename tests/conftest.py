@@ -8,10 +8,11 @@ changes more than rows.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -45,6 +46,34 @@ from tests.fakes.tenant import PEPPER, Tenant, make_tenant
 
 _TEMPLATE = "template_harness"
 _EMPTY = "; ".join(f"DELETE FROM {t.name}" for t in reversed(metadata.sorted_tables))
+
+
+_HUNG_S = 120
+"""How long a test that its own timeout did not end may go on: one that waits for good while it
+cleans up would hold the whole run.
+"""
+_STDERR: pytest.StashKey[int] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what is stderr now: while a test runs it is captured."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End this process, with the stacks of its threads, when a test outlives its own timeout.
+
+    The timeout raises in the test once; a test that hangs again in what it cleans up is stopped by
+    nothing else. The process is replaced and the test is reported as the one that crashed it.
+    """
+    marked = item.get_closest_marker("timeout")
+    limit_s = float(marked.args[0] if marked else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit_s + _HUNG_S, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
