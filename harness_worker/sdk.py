@@ -26,10 +26,13 @@ from pydantic.errors import PydanticUserError
 
 from harness_common.contracts.sandbox import Limits, SandboxTier
 from harness_common.contracts.tool import (
+    AskUser,
     EffectClass,
+    NeedInput,
     NewArtifact,
     Reach,
     Risk,
+    StartChild,
     Tool,
     ToolContext,
     ToolFunction,
@@ -49,15 +52,18 @@ from harness_common.core.errors import (
 from harness_common.core.message import Json
 
 __all__ = [
+    "AskUser",
     "Denied",
     "EffectClass",
     "Invalid",
     "Limited",
     "Limits",
+    "NeedInput",
     "NewArtifact",
     "Permanent",
     "Reach",
     "SandboxTier",
+    "StartChild",
     "Tool",
     "ToolContext",
     "ToolOutput",

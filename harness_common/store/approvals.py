@@ -37,8 +37,10 @@ async def list_approvals(
         "before": before,
         "limit": limit,
     }
+    inbox = status is ApprovalStatus.PENDING and run_id is None
     async with db.tenant_transaction(tenant_id) as conn:
-        return await run_sql(conn, "approvals_list", params, db.timeout_s)
+        statement = "approvals_inbox" if inbox else "approvals_list"
+        return await run_sql(conn, statement, params, db.timeout_s)
 
 
 async def read_approval(db: Database, tenant_id: UUID, approval_id: UUID) -> Row:

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from harness_common.core.message import Json
-from harness_common.redaction import forms_of
+from harness_common.redaction import MARK, forms_of
 
-HIDDEN: Final = "[secret]"
 _SHORTEST: Final = 4
 """Of a secret that is cut off at the end, a shorter beginning would be found everywhere."""
 
@@ -26,7 +25,7 @@ class CallSecrets:
         """Return `text` without them."""
         for form in self._forms:
             if form in text:
-                text = text.replace(form, HIDDEN)
+                text = text.replace(form, MARK)
         return text
 
     def cut(self, text: str) -> str:
@@ -37,13 +36,13 @@ class CallSecrets:
         for form in self._forms:
             for length in range(len(form) - 1, _SHORTEST - 1, -1):
                 if text.endswith(form[:length]):
-                    return text[:-length] + HIDDEN
+                    return text[:-length] + MARK
         return text
 
     def bytes(self, data: bytes) -> bytes:
         """Return bytes without them."""
         for form in self._forms:
-            data = data.replace(form.encode(), HIDDEN.encode())
+            data = data.replace(form.encode(), MARK.encode())
         return data
 
     def json(self, value: Json) -> Json:

@@ -10,6 +10,7 @@ import structlog
 
 from harness_common.core.errors import HarnessError
 from harness_common.core.message import Json
+from harness_common.redaction import redactor
 from harness_common.store.db import Database
 from harness_common.store.mcp_tools import Server, end_check, take_check
 from harness_worker.mcp.pool import Pool
@@ -36,7 +37,7 @@ async def check(db: Database, pool: Pool, tenant_id: UUID, server_id: UUID) -> b
     if not found["ok"] and (said := pool.said.get(server.id)):
         found["stderr"] = said
     found["ms"] = round((time.monotonic() - begun) * 1000, 1)
-    await end_check(db, server, asked, found)
+    await end_check(db, server, asked, redactor.clean_json(tenant_id, found))
     return True
 
 

@@ -26,7 +26,7 @@ from harness_common.contracts.tool import EffectClass
 from harness_common.core.errors import HarnessError, Transient
 from harness_common.core.mcp import MAX_TOOLS
 from harness_worker.mcp.ask import Asked, asked_of, cancelled, declined
-from harness_worker.mcp.faults import ConnectionLost, Unavailable, raise_fault
+from harness_worker.mcp.faults import ConnectionLost, SessionGone, Unavailable, raise_fault
 
 Opener = Callable[[], AbstractAsyncContextManager[TransportStreams]]
 Answer = types.CallToolResult | types.InputRequiredResult
@@ -132,9 +132,9 @@ class Connection:
 
     @property
     def client(self) -> Client:
-        """Return the connected client."""
+        """Return the connected client; raises `SessionGone` without one: nothing can be sent."""
         if self._client is None or not self.is_open:
-            raise ConnectionLost("it is closed")
+            raise SessionGone("it is closed")
         return self._client
 
     @property

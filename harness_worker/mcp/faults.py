@@ -37,7 +37,9 @@ class ConnectionLost(Exception):
 
 
 class SessionGone(Exception):
-    """The server does not know the session: it has not taken the call."""
+    """The connection was closed before the call, or the server does not know its session: it has
+    not taken the call.
+    """
 
 
 def raise_fault(error: MCPError, server: str, fault: str | None, *, is_open: bool) -> None:

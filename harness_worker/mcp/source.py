@@ -37,7 +37,7 @@ from harness_common.store.mcp_tools import (
 from harness_worker.mcp import conversation
 from harness_worker.mcp.checks import check
 from harness_worker.mcp.connection import Call, Connection, Disturbed
-from harness_worker.mcp.faults import ConnectionLost, SessionGone, answered, lost
+from harness_worker.mcp.faults import ConnectionLost, SessionGone, Unavailable, answered, lost
 from harness_worker.mcp.listing import CALL_TIMEOUT_S, spec_of
 from harness_worker.mcp.pool import Pool
 from harness_worker.mcp.results import output_of
@@ -169,6 +169,11 @@ class McpTools:
         except ConnectionLost as error:
             self._pool.drop(server)
             raise lost(server.name, effect, str(error)) from error
+        except SessionGone as error:
+            self._pool.drop(server)
+            raise Unavailable(
+                f"the MCP server {server.name!r} ends every session before it takes the call"
+            ) from error
         except MCPError as error:
             raise answered(server.name, error) from error
         if call.asked is not None:

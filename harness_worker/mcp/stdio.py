@@ -20,6 +20,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from harness_common.core.errors import Denied
 from harness_common.core.mcp import command_allowed
+from harness_worker.egress.redact import CallSecrets
 from harness_worker.mcp.faults import Unavailable
 
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -45,7 +46,7 @@ class Complaints:
     """The end of what a server writes to its standard error, without the secrets it was given."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._secrets = [secret for secret in secrets if secret]
+        self._secrets = CallSecrets(secrets)
         self._tail = b""
 
     def add(self, data: bytes) -> None:
@@ -54,10 +55,7 @@ class Complaints:
 
     def text(self) -> str:
         """Return its last lines."""
-        text = self._tail.decode(errors="replace")
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text.strip()[-1_000:]
+        return self._secrets.text(self._tail.decode(errors="replace")).strip()[-1_000:]
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ Tell = Callable[[BaseException], None]
 
 
 class CagedContext:
-    """The `ToolContext` of a caged tool: plain fields, and three questions to the worker."""
+    """The `ToolContext` of a caged tool: plain fields, and four questions to the worker."""
 
     def __init__(self, fields: Mapping[str, Any], send: Send, receive: Receive) -> None:
         self.tenant_id: str = fields["tenant_id"]
@@ -33,8 +33,14 @@ class CagedContext:
         self.now = datetime.fromisoformat(fields["now"])
         resumed = fields["resumed"]
         self.resumed = datetime.fromisoformat(resumed) if resumed else None
+        self.state: Json = fields["state"]
+        self.answer: str | None = fields["answer"]
         self.config: Mapping[str, Json] = fields["config"]
         self._send, self._receive = send, receive
+
+    async def secret(self, name: str) -> str:
+        """Return a secret that the tool declares; raises `Denied` and `NotFound`."""
+        return str(self._ask({"ask": "secret", "name": name})[0]["secret"])
 
     async def progress(self, message: str, fraction: float | None = None) -> None:
         """Tell whoever watches how far it is."""

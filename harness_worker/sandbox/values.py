@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from harness_common.contracts.tool import (
     AskUser,
+    NeedInput,
     NewArtifact,
     StartChild,
     ToolOutput,
@@ -45,6 +46,8 @@ def pack(value: ToolReturn) -> Pieces:
     if isinstance(value, AskUser):
         asked = {"question": value.question, "choices": value.choices, "timeout_s": value.timeout_s}
         return {"kind": "ask", **asked}, b""
+    if isinstance(value, NeedInput):
+        return {"kind": "need"} | {f.name: getattr(value, f.name) for f in fields(value)}, b""
     if isinstance(value, StartChild):
         return {"kind": "child"} | {f.name: getattr(value, f.name) for f in fields(value)}, b""
     output = value if isinstance(value, ToolOutput) else ToolOutput(value)
@@ -101,6 +104,9 @@ def _unpack(head: Mapping[str, Any], body: bytes) -> ToolReturn | HarnessError:
             return WaitUntil(datetime.fromisoformat(head["at"]))
         case "ask":
             return AskUser(str(head["question"]), tuple(head["choices"]), head["timeout_s"])
+        case "need":
+            question, choices = str(head["question"]), tuple(map(str, head["choices"]))
+            return NeedInput(question, head["state"], choices, float(head["timeout_s"]))
         case "child":
             return StartChild(**{f.name: head[f.name] for f in fields(StartChild)})
         case "error":

@@ -31,6 +31,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.db import Row
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
+from harness_worker.tools.faults import failed
 from harness_worker.tools.preview import preview_of
 from harness_worker.tools.validate import closed
 
@@ -78,6 +79,9 @@ class Approvals:
             return Ended(CallStatus.REJECTED, told_expired(call.name), EXPIRED)
         if call.status is CallStatus.RUNNING:
             # It was begun, and waits for a time, an answer or a child: that is one use.
+            begun = call.row.get("tool_version")
+            if begun is not None and begun != tool.spec.version:
+                return failed(tool.spec.name, "TOOL_CHANGED", _changed(tool, begun))
             return Approved(None, call.arguments, call.edited)
         if told not in _OPEN and decision.verdict is Verdict.ASK:
             return await self._ask(call, tool, decision, found)
@@ -201,6 +205,13 @@ def _holds(call: PendingCall, tool: Tool, row: Row) -> bool:
         tool.spec.version,
     )
     return shown == now
+
+
+def _changed(tool: Tool, begun: str) -> str:
+    return (
+        f"it was begun with version {begun} of the tool, which a person allowed, and that is "
+        f"{tool.spec.version} now. Nothing more was run; call it again to ask anew"
+    )
 
 
 def _normal(arguments: Json) -> Json:

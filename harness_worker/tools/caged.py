@@ -107,6 +107,8 @@ def _tool_job(tool: Tool, ctx: ToolContext, arguments: Json) -> CageJob:
         "attempt": ctx.attempt,
         "now": ctx.now.isoformat(),
         "resumed": resumed,
+        "state": ctx.state,
+        "answer": ctx.answer,
         "config": dict(ctx.config),
     }
     return CageJob(
@@ -124,6 +126,8 @@ def _questions(ctx: ToolContext) -> Ask:
 
     async def answer(head: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         match head["ask"]:
+            case "secret":
+                return {"secret": await ctx.secret(str(head["name"]))}, b""
             case "progress":
                 fraction = head["fraction"]
                 done = None if fraction is None else float(fraction)

@@ -19,7 +19,6 @@ from harness_common.contracts.tool import (
     ToolReturn,
     WaitUntil,
 )
-from harness_common.core.errors import Invalid
 from harness_common.core.message import Json
 from harness_common.core.step import Wait
 from harness_common.core.tool_call import CallStatus
@@ -163,9 +162,8 @@ async def _wait(
     if isinstance(value, WaitUntil):
         return waiting(Wait(call.index, "time", kept or value.at))
     if tool.spec.effect is EffectClass.WRITE:
-        raise Invalid(
-            "a tool whose effect is write can neither ask nor start a child", code="BAD_RESULT"
-        )
+        cause = "a tool whose effect is write can neither ask nor start a child." + _STANDS
+        return failed(tool.spec.name, "BAD_RESULT", cause)
     if isinstance(value, StartChild):
         return await start_or_join(scope, call, value)
     until = kept

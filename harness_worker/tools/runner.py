@@ -253,7 +253,12 @@ class ToolRunner:
             self.scope, ev.TOOL_DEGRADED, payload | {"fallback": instead.spec.name, "why": why}
         )
         served, _ = await self._start(call, instead, leave)
-        return served
+        if outcome.fingerprint is None:
+            return served
+        # The tool that failed was tried: what it touched, it touched.
+        marks = tuple(sorted({*served.marks, *outcome.marks}))
+        policy = served.policy and {**served.policy, "marks": list(marks)}
+        return replace(served, marks=marks, policy=policy)
 
     async def _fallback(
         self, call: PendingCall, tool: Tool

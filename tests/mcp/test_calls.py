@@ -8,14 +8,18 @@ import os
 import signal
 from pathlib import Path
 
+import mcp_types as types
 import psutil
 import pytest
 
 from harness_common.commands.control import cancel_run
+from harness_common.contracts.tool import EffectClass
 from harness_common.core.run import Status
 from harness_common.store import mcp_servers as store
 from harness_worker.advance import answer
 from harness_worker.heartbeat import request_cancel
+from harness_worker.mcp.connection import Call
+from harness_worker.mcp.faults import SessionGone
 from tests.mcp.bench import ME, asking
 
 FAMILIES = pytest.mark.parametrize("more", [(), ("--old",)], ids=["2026", "2025"])
@@ -205,3 +209,19 @@ async def test_two_tenants_never_share_a_session(bench, db):
     await store.remove_server(db, other.tenant_id, "s", ME)
     assert await worker.mcp.find(other.tenant_id, ["s__look"]) == []
     assert len(await worker.mcp.find(bench.tenant_id, ["s__look"])) == 1
+
+
+async def test_a_closed_connection_says_that_nothing_was_sent(bench):
+    """So a write that finds it closed is made over another one, and is nowhere `unknown`."""
+    await bench.declare("s", asking(bench.state), effects={"look": "read"})
+    worker = await bench.worker()
+    await bench.call(worker, "s__look")
+    (connection,) = bench.pools[0]._open.values()
+    connection.stop()
+    await until(lambda: not connection.is_open)
+
+    async def progress(*_: object) -> None: ...
+
+    params = types.CallToolRequestParams(name="fail", arguments={})
+    with pytest.raises(SessionGone):
+        await connection.call_tool(Call(EffectClass.WRITE), params, progress)

@@ -8,7 +8,16 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from harness_worker.sdk import Denied, Limits, NewArtifact, ToolContext, ToolOutput, WaitUntil, tool
+from harness_worker.sdk import (
+    Denied,
+    Limits,
+    NeedInput,
+    NewArtifact,
+    ToolContext,
+    ToolOutput,
+    WaitUntil,
+    tool,
+)
 
 
 @tool(effect="read", sandbox="B", name="caged_echo")
@@ -47,6 +56,14 @@ def caged_errors(kind: str) -> Any:
         os.kill(os.getppid(), 9)
         os.kill(os.getpid(), 9)
     return "fine"
+
+
+@tool(effect="read", sandbox="B", name="caged_question", secrets=["token"])
+async def caged_question(ctx: ToolContext) -> Any:
+    """Ask first, then use a secret."""
+    if ctx.answer is None:
+        return NeedInput("which one?", {"seen": [1, 2]}, ("a", "b"), timeout_s=60)
+    return {"answer": ctx.answer, "state": ctx.state, "length": len(await ctx.secret("token"))}
 
 
 @tool(effect="read", sandbox="A", name="caged_wait")

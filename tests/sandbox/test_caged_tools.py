@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness_common.contracts.sandbox import SandboxTier
-from harness_common.contracts.tool import WaitUntil
+from harness_common.contracts.tool import NeedInput, WaitUntil
 from harness_common.core.errors import Denied, Invalid, Permanent
 from harness_common.settings import SandboxSettings, Settings
 from harness_worker.sandbox.service import WorkerSandbox
@@ -34,8 +34,15 @@ class FakeContext:
         self.call_id = self.idempotency_key = "run_1.1.0"
         self.attempt, self.now, self.resumed = 1, NOW, None
         self.config: dict[str, Any] = {}
+        self.state: Any = None
+        self.answer: str | None = None
         self.kept: dict[str, bytes] = dict(artifacts)
         self.told: list[tuple[str, float | None]] = []
+
+    async def secret(self, name):
+        if name != "token":
+            raise Denied(f"no {name}", code="SECRET_NOT_DECLARED")
+        return "s3cret-token"
 
     async def progress(self, message, fraction=None):
         self.told.append((message, fraction))
@@ -67,6 +74,16 @@ async def test_a_user_tool_runs_in_a_cage_with_its_context(sandbox, monkeypatch)
     assert [(a.name, a.data) for a in output.artifacts] == [("late.bin", b"\0\1")]
     assert ctx.told == [("half", 0.5)]
     assert ctx.kept == {"art_early.txt": "hé".encode()}
+
+
+async def test_a_caged_tool_may_need_a_person_and_a_secret(sandbox):
+    ctx = Context()
+    tool = caged_tools.caged_question
+    need = await call(sandbox, tool, ctx, {})
+    assert need == NeedInput("which one?", {"seen": [1, 2]}, ("a", "b"), 60.0)
+    ctx.state, ctx.answer = need.state, "b"
+    output = await call(sandbox, tool, ctx, {})
+    assert output.content == {"answer": "b", "state": {"seen": [1, 2]}, "length": 12}
 
 
 @pytest.mark.parametrize(
