@@ -179,7 +179,7 @@ def test_a_redactor_finds_each_form_wherever_it_begins():
         wrapped = base64.b64encode(b"x" * lead + secret.encode() + b"yy").decode()
         assert "[redacted]" in hide.text(wrapped), lead
     assert hide.text("key=p%40ss%2Fw%C3%B6rd%2B1;") == "key=[redacted];"
-    assert hide.json({"a": [redacted], secret: 1}) == {"a": ["[redacted]"], "[redacted]": 1}
+    assert hide.json({"a": [secret], secret: 1}) == {"a": ["[redacted]"], "[redacted]": 1}
     assert CallSecrets(["ab"]).text("absent") == "absent"
     for length in range(4, len(secret)):
         assert hide.cut("key " + secret[:length]) == "key [redacted]"
