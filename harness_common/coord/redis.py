@@ -4,6 +4,7 @@ scheduler can see.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from redis.asyncio import Redis
@@ -12,16 +13,28 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from harness_common.cancelled import cancel_kept
 from harness_common.settings import RedisSettings
 
 RedisFault = (RedisError, OSError, TimeoutError)
 """Everything that means "Redis did not do it". Nothing in Redis is needed for safety."""
 
 
-class _SaysClosed(AbstractConnection):
-    """Makes a `RedisFault` of what uvloop raises for a write to a transport that has just closed (a
-    bare RuntimeError, where asyncio only drops the bytes).
+class _Ours(AbstractConnection):
+    """Keeps a cancel that comes while it writes, and makes a `RedisFault` of what uvloop raises for
+    a write to a transport that has just closed (a bare RuntimeError, where asyncio only drops the
+    bytes).
     """
+
+    async def send_packed_command(
+        self, command: bytes | str | Iterable[bytes], check_health: bool = True
+    ) -> None:
+        try:
+            with cancel_kept():
+                await super().send_packed_command(command, check_health)
+        except asyncio.CancelledError:
+            await self.disconnect(nowait=True)  # the answer would be taken for the next command's
+            raise
 
     async def _send_packed_command(self, command: Iterable[bytes]) -> None:
         try:
@@ -30,11 +43,11 @@ class _SaysClosed(AbstractConnection):
             raise ConnectionResetError(str(error)) from error
 
 
-class _Plain(_SaysClosed, Connection):
+class _Plain(_Ours, Connection):
     pass
 
 
-class _Tls(_SaysClosed, SSLConnection):
+class _Tls(_Ours, SSLConnection):
     pass
 
 

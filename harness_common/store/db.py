@@ -25,6 +25,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from harness_common.cancelled import cancel_kept
 from harness_common.core.errors import Transient
 from harness_common.crypto.aead import KeyMissing
 from harness_common.settings import DatabaseSettings
@@ -192,14 +193,15 @@ class Database:
         Raises `DatabaseUnavailable` for anything that is the database's or the network's fault.
         """
         try:
-            conn = await self._lend()
-            try:
-                yield conn
-            except _WRONG_SERVER:
-                await conn.close()
-                raise
-            finally:
-                await self._pool.putconn(conn)
+            with cancel_kept():
+                conn = await self._lend()
+                try:
+                    yield conn
+                except _WRONG_SERVER:
+                    await conn.close()
+                    raise
+                finally:
+                    await self._pool.putconn(conn)
         except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise DatabaseUnavailable(str(error).strip()[:300]) from error
         except _WRONG_SERVER as error:
