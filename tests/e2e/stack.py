@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from psycopg.rows import dict_row
 
 from harness_common.embedded import EmbeddedPostgres, EmbeddedValkey
 from harness_common.embedded.process import free_port, spawn
+
+_EVER = datetime.min.replace(tzinfo=UTC)
 
 
 class Stack:
@@ -95,6 +98,7 @@ class Stack:
         self.key = (self.folder / "admin.key").read_text().strip()
         for n in range(apis):
             self.wait_for_api(n)
+        self.wait_for_workers(workers * processes)
 
     def start(self, name: str) -> None:
         """Start a process by its name."""
@@ -127,6 +131,27 @@ class Stack:
             except httpx.TransportError:
                 time.sleep(0.1)
         raise AssertionError(f"no API on port {port}: {self.log_of(f'api-{n}')[-2000:]}")
+
+    def wait_for_workers(self, n: int, since: datetime = _EVER) -> None:
+        """Wait until `n` worker processes that started after `since` take work: what a test bounds
+        begins then, not with the start of an interpreter on a busy machine.
+        """
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline:
+            found = self.query(
+                "SELECT count(*) AS n FROM workers WHERE died_at IS NULL AND stopping_at IS NULL "
+                "AND started_at > %s",
+                since,
+            )
+            if found[0]["n"] >= n:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"no {n} worker processes: {self.log_of('worker-0')[-2000:]}")
+
+    def now(self) -> datetime:
+        """Return the time of Postgres."""
+        found: datetime = self.query("SELECT clock_timestamp() AS now")[0]["now"]
+        return found
 
     def client(self, n: int = 0) -> httpx.Client:
         """Return an HTTP client of API `n`, with the admin key."""

@@ -166,8 +166,10 @@ def test_a_message_lost_before_its_start_is_rung_again(stack):
         child.suspend()
     run = start(stack, "quick")
     time.sleep(0.5)
+    killed_at = stack.now()
     for child in children:
         child.send_signal(signal.SIGKILL)
+    stack.wait_for_workers(1, since=killed_at)
     until(stack, run, ended("succeeded"), 2 * LEASE_S + 10)
 
 

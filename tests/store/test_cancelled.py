@@ -18,7 +18,8 @@ pytestmark = pytest.mark.anyio
 
 async def lost_cancels(call: Callable[[], Awaitable[object]]) -> list[int]:
     """Cancel the call after 0, 1, 2 … turns of the loop, and return where it went on regardless."""
-    lost, turns = [], 0
+    lost: list[int] = []
+    turns = 0
     while True:
         task = asyncio.ensure_future(call())
         for _ in range(turns):
