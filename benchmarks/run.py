@@ -28,6 +28,7 @@ from benchmarks import (
     steps,
     waiting,
 )
+from benchmarks.agents import run as agents
 from benchmarks.options import Options
 from benchmarks.report import RESULTS, Json, Outcome, facts, table, to_json, write
 from benchmarks.stack import BenchFailed, Stack
@@ -46,6 +47,7 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "i": (fairness.TITLE, fairness.run),
     "j": (queue_million.TITLE, queue_million.run),
     "k": (sandbox.TITLE, sandbox.run),
+    "n": (agents.TITLE, agents.run),
 }
 _BEGUN: Final = time.monotonic()
 
