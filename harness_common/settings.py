@@ -124,6 +124,8 @@ class ModelSettings(_Group):
     default_model: str = "scripted/demo"
     prices: Path | None = None
     """A JSON file that adds to or replaces the built-in price table."""
+    capabilities: Path | None = None
+    """A JSON file that says what your models accept and how long their windows are."""
 
 
 class ToolSettings(_Group):

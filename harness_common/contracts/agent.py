@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from harness_common.contracts.tool_choice import ToolChoice
 from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
 
@@ -51,6 +52,8 @@ class AgentSpec(BaseModel):
     """`provider/model`, for example `openai/gpt-5-mini` or `scripted/demo`."""
     system: str = ""
     tools: tuple[ToolName, ...] = ()
+    tool_choice: ToolChoice | None = None
+    """Forces a tool, or none; None leaves it to the model."""
     preset: Literal["retrieval", "data", "orchestration"] = "data"
     max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Model answers a run may take; None uses the preset (8, 20 or 30)."""
@@ -66,6 +69,16 @@ class AgentSpec(BaseModel):
     retry: RetrySpec = RetrySpec()
     queue: QueueName = "steps.default"
 
+    @model_validator(mode="after")
+    def _has_the_chosen_tool(self) -> AgentSpec:
+        unknown = self.tool_choice.unknown(self.tools) if self.tool_choice else None
+        if unknown is not None:
+            raise ValueError(
+                f"tool_choice names {unknown}, which is not one of the agent's tools; add it to "
+                "tools, or write auto, required or none"
+            )
+        return self
+
     @property
     def turns(self) -> int:
         """Return the cap on model answers."""
@@ -74,7 +87,12 @@ class AgentSpec(BaseModel):
     def with_overrides(self, overrides: Mapping[str, JsonValue]) -> AgentSpec:
         """Return the definition as a fork changed it; `recorded` (a dry run) is no part of it."""
         changed = {k: v for k, v in overrides.items() if k in {"model", "tools"}}
-        return AgentSpec.model_validate(self.model_dump() | changed) if changed else self
+        if not changed:
+            return self
+        fields = self.model_dump() | changed
+        if self.tool_choice is not None and self.tool_choice.unknown(fields["tools"]):
+            fields["tool_choice"] = None  # the fork has no such tool any more
+        return AgentSpec.model_validate(fields)
 
     def digest(self) -> str:
         """Return the SHA-256 of the definition, by which an unchanged one is recognised."""

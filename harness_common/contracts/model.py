@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from harness_common.core.message import Json, Message
 from harness_common.core.throttle import Rate
@@ -35,6 +35,9 @@ class ToolDef:
     input_schema: Json
 
 
+_SCRIPT_OPTIONS: Final = frozenset({"script", "attempt"})
+
+
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One sampling over one frozen context."""
@@ -54,6 +57,16 @@ class ChatRequest:
     """Number of the step that asks (1 for the first): which declared answer the scripted model
     gives.
     """
+    tool_choice: str | None = None
+    """`auto`, `required`, `none` or the name of the tool that must be called; None leaves it to the
+    provider. Only with tools.
+    """
+
+    def own_options(self) -> dict[str, Json]:
+        """Return the options that may go to a server: not those of the scripted model, nor what is
+        null.
+        """
+        return {k: v for k, v in self.options.items() if v is not None and k not in _SCRIPT_OPTIONS}
 
 
 Finish = Literal["stop", "tool_calls", "length", "refusal", "pause"]
@@ -86,10 +99,25 @@ class Capabilities:
     tools: bool = True
     streaming: bool = True
     temperature: bool = True
+    """False: every sampling parameter is left out, because the model answers them with 400."""
     json_mode: bool = False
+    tool_choice: bool = True
+    """False: a forced tool is not asked for, because the server answers it with 400."""
+    reasoning: bool = False
+    """True: the model thinks before it answers and can hand on what it thought, encrypted."""
     context_window_tokens: int = 128_000
+    max_output_tokens: int | None = None
+    """The longest answer the model gives; None when nobody knows."""
+    max_tokens_field: str = ""
+    """The name that a Chat Completions server has for the limit of an answer; empty: by its
+    address.
+    """
     scripted: bool = False
     """True for the scripted model: everything that shows its answers labels them so."""
+
+    def output_tokens(self, wanted: int) -> int:
+        """Return the tokens that an answer may have when `wanted` are asked for."""
+        return min(wanted, self.max_output_tokens) if self.max_output_tokens else wanted
 
 
 OnDelta = Callable[[str], Awaitable[None]]

@@ -8,6 +8,7 @@ a fact.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import Any, Final
 from uuid import UUID
@@ -18,35 +19,73 @@ from redis.asyncio import Redis
 from harness_common.coord.channel import nudge_channel
 
 _LIMIT: Final = 20_000
+_LIMIT_CHARS: Final = 32_000_000
+_SHARE: Final = 4
+"""After a batch, so many times as long as it took is spent on other things."""
+_LONGEST_S: Final = 0.5
+_PER_CALL: Final = 1_000
+
+# One command and one answer for a batch: a pipeline costs the client ten times as much.
+_PUBLISH: Final = "for i, channel in ipairs(KEYS) do redis.call('PUBLISH', channel, ARGV[i]) end"
+
+
+class _Shown:
+    """Something to show of a run: an event, or a delta that still grows."""
+
+    __slots__ = ("event", "pieces", "run_id")
+
+    def __init__(self, run_id: UUID, event: dict[str, Any], pieces: list[str] | None) -> None:
+        self.run_id = run_id
+        self.event = event
+        self.pieces = pieces
+
+    def dumps(self) -> bytes:
+        """Write it as JSON."""
+        if self.pieces is not None:
+            return orjson.dumps({**self.event, "text": "".join(self.pieces)})
+        return orjson.dumps(self.event)
 
 
 class LiveStream:
-    """Gathers what to show and publishes it every `interval_s`. Start with `run` as a task."""
+    """Gathers what to show and publishes it every `interval_s`. Start with `run` as a task.
+
+    The order within a run is kept; deltas of one step that nothing came between are joined.
+    """
 
     def __init__(self, redis: Redis, prefix: str, interval_s: float = 0.05) -> None:
         self._redis = redis
-        self._prefix = prefix
+        self._channel = f"{prefix}:live:"
+        self._nudges = nudge_channel(prefix)
         self._interval_s = interval_s
-        self._pending: deque[tuple[UUID, dict[str, Any]]] = deque(maxlen=_LIMIT)
+        self._pending: deque[_Shown] = deque()
+        self._growing: dict[UUID, _Shown] = {}
+        self._chars = 0
         self._some = asyncio.Event()
         self._nudge = False
         self.dropped = 0
 
+    @property
+    def pending(self) -> int:
+        """Count what waits to be published."""
+        return len(self._pending)
+
     def emit(self, run_id: UUID, event: dict[str, Any]) -> None:
         """Show an event of a run soon; the oldest pending one is dropped when there are many."""
-        if len(self._pending) == _LIMIT:
-            self.dropped += 1
-        self._pending.append((run_id, event))
-        self._some.set()
+        self._growing.pop(run_id, None)
+        self._add(_Shown(run_id, event, None))
 
     def delta(self, run_id: UUID, step: int, text: str) -> None:
         """Show a piece of answer text; joined to the piece before it when both are of one step."""
-        if self._pending:
-            last_id, last = self._pending[-1]
-            if last_id == run_id and last.get("type") == "answer.delta" and last["step"] == step:
-                last["text"] += text
-                return
-        self.emit(run_id, {"type": "answer.delta", "step": step, "text": text})
+        self._chars += len(text)
+        shown = self._growing.get(run_id)
+        if shown is not None and shown.pieces is not None and shown.event["step"] == step:
+            shown.pieces.append(text)
+            if self._chars > _LIMIT_CHARS:
+                self._drop_oldest()
+            return
+        shown = _Shown(run_id, {"type": "answer.delta", "step": step}, [text])
+        self._growing[run_id] = shown
+        self._add(shown)
 
     def nudge(self) -> None:
         """Wake the scheduler with the next batch: a slot is free, or a timer was set."""
@@ -58,16 +97,43 @@ class LiveStream:
         while True:
             await self._some.wait()
             self._some.clear()
-            batch = list(self._pending)
-            self._pending.clear()
-            pipe = self._redis.pipeline(transaction=False)
-            for run_id, event in batch:
-                pipe.publish(f"{self._prefix}:live:{run_id.hex}", orjson.dumps(event))
-            if self._nudge:
-                self._nudge = False
-                pipe.publish(nudge_channel(self._prefix), b"{}")
+            began = time.monotonic()
+            await self.flush()
+            took_s = time.monotonic() - began
+            await asyncio.sleep(min(max(self._interval_s, _SHARE * took_s), _LONGEST_S))
+
+    async def flush(self) -> None:
+        """Publish what is pending now."""
+        batch = list(self._pending)
+        self._pending.clear()
+        self._growing.clear()
+        self._chars = 0
+        channels = [f"{self._channel}{shown.run_id.hex}" for shown in batch]
+        bodies = [shown.dumps() for shown in batch]
+        if self._nudge:
+            self._nudge = False
+            channels.append(self._nudges)
+            bodies.append(b"{}")
+        for at in range(0, len(channels), _PER_CALL):
+            keys, values = channels[at : at + _PER_CALL], bodies[at : at + _PER_CALL]
             try:
-                await pipe.execute()
+                if len(keys) == 1:
+                    await self._redis.publish(keys[0], values[0])
+                else:
+                    await self._redis.eval(_PUBLISH, len(keys), *keys, *values)
             except Exception:  # noqa: BLE001 - whatever Redis did, nothing depends on it
-                self.dropped += len(batch)
-            await asyncio.sleep(self._interval_s)
+                self.dropped += len(keys)
+
+    def _add(self, shown: _Shown) -> None:
+        self._pending.append(shown)
+        if len(self._pending) > _LIMIT:
+            self._drop_oldest()
+        self._some.set()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._pending.popleft()
+        self.dropped += 1
+        if oldest.pieces is not None:
+            self._chars -= sum(map(len, oldest.pieces))
+        if self._growing.get(oldest.run_id) is oldest:
+            del self._growing[oldest.run_id]

@@ -25,7 +25,15 @@ _QUOTA: Final = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
 )
 _OVERFLOW: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
-_REFUSED: Final = frozenset({"content_filter", "content_policy_violation"})
+_REFUSED: Final = frozenset(
+    {
+        "bio_policy", "content_filter", "content_policy_violation",
+        "image_content_policy_violation", "misalignment_policy_violation",
+    }
+)  # fmt: skip
+_REASONING: Final = frozenset({"invalid_encrypted_content"})
+REASONING_REFUSED: Final = "REASONING_REFUSED"
+"""The code of an error that says that the server cannot read reasoning which it wrote itself."""
 _OVERFLOW_WORDS: Final = re.compile(
     r"(?i)maximum context length|context (?:length|window|size)|maximum model length"
     r"|max_model_len|prompt is too long"
@@ -43,6 +51,10 @@ _STATUS_BY_KIND: Final = (
     ("exceed_context", 400),
     ("context_length", 400),
     ("notfound", 404),
+    ("not_found", 404),
+    ("invalid_", 400),
+    ("data_residency", 400),
+    ("image", 400),
 )
 
 
@@ -101,6 +113,13 @@ def read_error(payload: Json) -> ServerError | None:
         tuple(k.lower() for k in (code, kind) if isinstance(k, str)),
         numbers[0] if numbers else None,
     )
+
+
+def read_chat_error(event: Json) -> ServerError | None:
+    """Find the error in a chunk of Chat Completions; quick for the many that have none."""
+    if isinstance(event, dict) and "choices" in event and "error" not in event:
+        return None
+    return read_error(event)
 
 
 def read_body(body: bytes) -> ServerError:
@@ -167,6 +186,8 @@ def _permanent_code(status: int, error: ServerError) -> str | None:
         return "CONTEXT_OVERFLOW"
     if kinds & _REFUSED:
         return "MODEL_REFUSED"
+    if kinds & _REASONING:
+        return REASONING_REFUSED
     if status == 429 and error.message.startswith("Request too large"):
         return (
             "REQUEST_TOO_LARGE"  # OpenAI: one request above the whole per-minute limit never fits

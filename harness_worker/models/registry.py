@@ -16,7 +16,10 @@ import httpx
 from harness_common.contracts.model import Model
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.settings import Settings
-from harness_worker.models.openai_chat import OPENAI_URL, OpenAIChat
+from harness_worker.models.capabilities import CapabilityTable, load_capabilities
+from harness_worker.models.exchange import OPENAI_URL
+from harness_worker.models.openai_chat import OpenAIChat
+from harness_worker.models.openai_responses import OpenAIResponses
 from harness_worker.models.prices import PriceTable, load_prices
 from harness_worker.models.scripted import Scripted
 
@@ -28,6 +31,7 @@ class Parts:
     settings: Settings
     client: httpx.AsyncClient
     prices: PriceTable
+    capabilities: CapabilityTable
 
 
 Factory = Callable[[str, Parts], Model]
@@ -39,13 +43,29 @@ def _scripted(name: str, parts: Parts) -> Model:
 
 
 def _openai(name: str, parts: Parts) -> Model:
-    settings = parts.settings
+    base_url, key = _openai_server(f"openai/{name}", parts.settings)
+    return OpenAIChat(
+        parts.client, name, prices=parts.prices, base_url=base_url, api_key=key,
+        capabilities=parts.capabilities.of(f"openai/{name}"),
+    )  # fmt: skip
+
+
+def _openai_responses(name: str, parts: Parts) -> Model:
+    base_url, key = _openai_server(f"openai-responses/{name}", parts.settings)
+    return OpenAIResponses(
+        parts.client, name, prices=parts.prices, base_url=base_url, api_key=key,
+        capabilities=parts.capabilities.of(f"openai-responses/{name}"),
+    )  # fmt: skip
+
+
+def _openai_server(model: str, settings: Settings) -> tuple[str, str]:
+    """Return address and key of the server that both OpenAI protocols are spoken with."""
     secret = settings.openai_api_key
     key = secret.get_secret_value().strip() if secret else ""
     base_url = (settings.openai_base_url or "").strip()
     if not base_url and not key:
         raise _not_configured(
-            f"openai/{name} needs a key: set HARNESS_OPENAI_API_KEY, "
+            f"{model} needs a key: set HARNESS_OPENAI_API_KEY, "
             "or HARNESS_OPENAI_BASE_URL for a server of your own"
         )
     if not key.isascii():
@@ -59,7 +79,7 @@ def _openai(name: str, parts: Parts) -> Model:
         raise _not_configured(
             "HARNESS_OPENAI_BASE_URL must look like https://host/v1 (or http://host:8000/v1)"
         )
-    return OpenAIChat(parts.client, name, prices=parts.prices, base_url=base_url, api_key=key)
+    return base_url, key
 
 
 def _not_configured(message: str) -> Permanent:
@@ -68,6 +88,7 @@ def _not_configured(message: str) -> Permanent:
 
 PROVIDERS: Final[dict[str, Factory]] = {
     "openai": _openai,
+    "openai-responses": _openai_responses,
     "scripted": _scripted,
 }
 
@@ -75,12 +96,14 @@ PROVIDERS: Final[dict[str, Factory]] = {
 class ModelRegistry:
     """The models of one process, each built at first use and kept.
 
-    `client` stays with whoever built it. Raises `Invalid` at once when the price file is wrong.
+    `client` stays with whoever built it. Raises `Invalid` at once when the file of prices or of
+    capabilities is wrong.
     """
 
     def __init__(self, settings: Settings, client: httpx.AsyncClient) -> None:
         self.prices = load_prices(settings.model.prices)
-        self._parts = Parts(settings, client, self.prices)
+        self.capabilities = load_capabilities(settings.model.capabilities)
+        self._parts = Parts(settings, client, self.prices, self.capabilities)
         self._models: dict[str, Model] = {}
 
     def get(self, name: str) -> Model:

@@ -52,6 +52,33 @@ class SseDecoder:
         self._check_size()
         return events
 
+    def feed_data(self, chunk: bytes) -> list[bytes]:
+        """Take a chunk and return the data of the events it completes, without their names.
+
+        Does what `feed` does, several times as fast where events are what every server sends: one
+        line of data, at most with a name before it.
+        """
+        if self._data or not self._started or b"\r" in chunk or len(chunk) > MAX_EVENT_BYTES:
+            return [data for _, data in self.feed(chunk)]
+        end = chunk.rfind(b"\n\n")
+        if end < 0 or self._size > MAX_EVENT_BYTES:
+            return [data for _, data in self.feed(chunk)]
+        if self._held:
+            held = b"".join(self._held)
+            if b"\r" in held:
+                return [data for _, data in self.feed(chunk)]
+            buffer, end = held + chunk, end + len(held)
+        else:
+            buffer = chunk
+        found = _plain_events(buffer[:end])
+        if found is None:
+            return [data for _, data in self.feed(chunk)]
+        rest = buffer[end + 2 :]
+        self._held = [rest] if rest else []
+        self._event = b""
+        self._size = len(rest)
+        return found
+
     def flush(self) -> list[tuple[bytes, bytes]]:
         """Return the event that the end of the stream left without a blank line, if any."""
         return self.feed(b"\n\n")
@@ -74,3 +101,16 @@ class SseDecoder:
     def _check_size(self) -> None:
         if self._size > MAX_EVENT_BYTES:
             raise ValueError(f"an event of the stream is larger than {MAX_EVENT_BYTES} bytes")
+
+
+def _plain_events(block: bytes) -> list[bytes] | None:
+    """Return the data of events of one data line each; None when one of them has another form."""
+    found: list[bytes] = []
+    for event in block.split(b"\n\n"):
+        data = event
+        if data[:6] == b"event:":
+            data = data[data.find(b"\n") + 1 :]
+        if data[:6] != b"data: " or b"\n" in data:
+            return None
+        found.append(data[6:])
+    return found

@@ -8,6 +8,7 @@ from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
+from harness_worker.steps.tool_choice import tool_choice
 from harness_worker.tools.runner import declared_tool
 
 
@@ -36,6 +37,7 @@ async def run(ctx: StepContext) -> ModelAnswered:
         total_timeout_s=spec.model_timeout_s,
         options={**spec.model_options, "attempt": ctx.run.state.failures + 1},
         step=ctx.number,
+        tool_choice=tool_choice(ctx, tools),
     )
 
     async def on_delta(text: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 from harness_common.contracts.model import Usage
 from harness_common.core.errors import Limited, Permanent, Transient
 from harness_common.core.message import Message, Text, ToolUse, dumps
-from harness_worker.models.openai_chat import OpenAIChat, capabilities_of
+from harness_worker.models.capabilities import built_in
+from harness_worker.models.openai_chat import OpenAIChat
 from harness_worker.models.prices import load_prices
 from harness_worker.models.sse import MAX_EVENT_BYTES, SseDecoder
 from harness_worker.models.tool_args import MAX_DEPTH, parse_arguments
@@ -251,7 +252,7 @@ def test_usage_with_every_chunk_counts_once():
 
 def test_an_answer_in_one_piece():
     async def work(server, client):
-        capabilities = replace(capabilities_of("gpt-4.1"), streaming=False)
+        capabilities = replace(built_in().of("openai/gpt-4.1"), streaming=False)
         model = OpenAIChat(
             client, "m", prices=load_prices(), base_url=server.base_url, capabilities=capabilities
         )

@@ -1,5 +1,5 @@
-"""A small real server that speaks Chat Completions: for tests, and for benchmarks in a process of
-its own.
+"""A small real server that speaks Chat Completions and Responses: for tests, and for benchmarks in
+a process of its own.
 
 In a test: `async with FakeOpenAI() as server:` then `server.answers.append(Answer(...))`; a request
 takes the first declared answer, or `server.default`. From a shell: `python -m
@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tests.fakes import responses_form
 from tests.fakes.rate_gate import SENT, RateGate
 
 Json = Any
@@ -55,6 +56,8 @@ class Answer:
     """After so many pieces send this error event, then end."""
     hold_open_s: float = 0.0
     """Keep the connection open after `[DONE]`."""
+    stall_after: int | None = None
+    """After so many pieces say nothing more for a minute."""
 
 
 class FakeOpenAI:
@@ -91,6 +94,7 @@ class FakeOpenAI:
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/responses", self._chat)
         app.router.add_get("/stats", self._stats)
         app.router.add_post("/answers", self._answers)
         self._runner = web.AppRunner(
@@ -180,7 +184,8 @@ class FakeOpenAI:
         if not body.get("stream"):
             if answer.delay_s:
                 await asyncio.sleep(answer.delay_s)
-            return web.json_response(whole(answer, body["model"]), headers=answer.headers)
+            form = whole if "messages" in body else whole_response
+            return web.json_response(form(answer, body["model"]), headers=answer.headers)
         response = web.StreamResponse(
             status=answer.status,
             headers={
@@ -208,18 +213,14 @@ class FakeOpenAI:
     async def _write_pieces(
         self, request: web.Request, response: web.StreamResponse, answer: Answer, body: Json
     ) -> None:
-        events = [chunk({"content": piece}, model=body["model"]) for piece in answer.pieces]
-        events += [
-            chunk(
-                {"tool_calls": [tool_delta(i, f"call_{i}", name, arguments)]}, model=body["model"]
-            )
-            for i, (name, arguments) in enumerate(answer.tools)
-        ]
-        await response.write(sse(chunk({"role": "assistant", "content": ""}, model=body["model"])))
+        head, events, tail = _stream_of(answer, body)
+        await response.write(head)
         pause_s = answer.delay_s / max(len(events), 1)
         for number, event in enumerate(events):
             if pause_s:
                 await asyncio.sleep(pause_s)
+            if answer.stall_after == number:
+                await asyncio.sleep(60)
             if answer.cut_after == number:
                 if request.transport is not None:
                     request.transport.abort()
@@ -227,12 +228,41 @@ class FakeOpenAI:
             if answer.error_after is not None and answer.error_after[0] == number:
                 await response.write(sse(answer.error_after[1]))
                 return
-            await response.write(sse(event))
-        finish = answer.finish or ("tool_calls" if answer.tools else "stop")
-        tail = sse(chunk({}, finish=finish, model=body["model"]))
-        if answer.usage and (body.get("stream_options") or {}).get("include_usage"):
-            tail += sse(usage_chunk(model=body["model"]))
-        await response.write(tail + b"data: [DONE]\n\n")
+            await response.write(event)
+        await response.write(tail)
+
+
+def _stream_of(answer: Answer, body: Json) -> tuple[bytes, list[bytes], bytes]:
+    """Return the beginning, the pieces and the end of an answer's stream."""
+    if "messages" not in body:
+        return _responses_stream_of(answer, body)
+    model = body["model"]
+    events = [sse(chunk({"content": piece}, model=model)) for piece in answer.pieces]
+    events += [
+        sse(chunk({"tool_calls": [tool_delta(i, f"call_{i}", name, arguments)]}, model=model))
+        for i, (name, arguments) in enumerate(answer.tools)
+    ]
+    finish = answer.finish or ("tool_calls" if answer.tools else "stop")
+    tail = sse(chunk({}, finish=finish, model=model))
+    if answer.usage and (body.get("stream_options") or {}).get("include_usage"):
+        tail += sse(usage_chunk(model=model))
+    head = sse(chunk({"role": "assistant", "content": ""}, model=model))
+    return head, events, tail + b"data: [DONE]\n\n"
+
+
+def _responses_stream_of(answer: Answer, body: Json) -> tuple[bytes, list[bytes], bytes]:
+    whole = whole_response(answer, body["model"])
+    form = responses_form
+    head, pieces, middle = form.created(model=body["model"]), [], []
+    if answer.pieces:
+        text = form.streamed_text(0, answer.pieces)
+        head += b"".join(text[:2])
+        pieces, middle = text[2:-3], text[-3:]
+    calls = [item for item in whole["output"] if item["type"] == "function_call"]
+    for index, item in enumerate(calls, len(whole["output"]) - len(calls)):
+        middle.append(b"".join(form.streamed_call(index, item)))
+    last = form.event(f"response.{whole['status']}", response=whole)
+    return head, [*pieces, *middle], last
 
 
 USAGE = {
@@ -290,6 +320,13 @@ def whole(answer: Answer, model: str) -> Json:
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": USAGE,
     }
+
+
+def whole_response(answer: Answer, model: str) -> Json:
+    output = [responses_form.text_item("".join(answer.pieces))] if answer.pieces else []
+    output += [responses_form.call_item(i, n, a) for i, (n, a) in enumerate(answer.tools)]
+    usage = responses_form.USAGE if answer.usage else None
+    return responses_form.response(output, model=model, usage=usage)
 
 
 def refusal(
