@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
+from pydantic import SecretStr
 
 from harness_common.contracts.model import Model
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.settings import Settings
+from harness_worker.models.anthropic import ANTHROPIC_URL, Anthropic
 from harness_worker.models.openai_chat import OPENAI_URL, OpenAIChat
 from harness_worker.models.prices import PriceTable, load_prices
 from harness_worker.models.scripted import Scripted
@@ -40,26 +42,50 @@ def _scripted(name: str, parts: Parts) -> Model:
 
 def _openai(name: str, parts: Parts) -> Model:
     settings = parts.settings
-    secret = settings.openai_api_key
+    base_url, key = _endpoint("openai", name, settings.openai_base_url, settings.openai_api_key)
+    return OpenAIChat(
+        parts.client, name, prices=parts.prices, base_url=base_url or OPENAI_URL, api_key=key
+    )
+
+
+def _anthropic(name: str, parts: Parts) -> Model:
+    settings = parts.settings
+    base_url, key = _endpoint(
+        "anthropic", name, settings.anthropic_base_url, settings.anthropic_api_key
+    )
+    return Anthropic(
+        parts.client,
+        name,
+        prices=parts.prices,
+        version=settings.anthropic_version,
+        base_url=base_url or ANTHROPIC_URL,
+        api_key=key,
+    )
+
+
+def _endpoint(
+    provider: str, name: str, base_url: str | None, secret: SecretStr | None
+) -> tuple[str, str]:
+    """Check the settings of a provider; return its address ("" for the official one) and key."""
+    variable = f"HARNESS_{provider.upper()}"
     key = secret.get_secret_value().strip() if secret else ""
-    base_url = (settings.openai_base_url or "").strip()
+    base_url = (base_url or "").strip()
     if not base_url and not key:
         raise _not_configured(
-            f"openai/{name} needs a key: set HARNESS_OPENAI_API_KEY, "
-            "or HARNESS_OPENAI_BASE_URL for a server of your own"
+            f"{provider}/{name} needs a key: set {variable}_API_KEY, "
+            f"or {variable}_BASE_URL for a server of your own"
         )
     if not key.isascii():
-        raise _not_configured("HARNESS_OPENAI_API_KEY has characters that no key has; set it again")
-    base_url = base_url or OPENAI_URL
+        raise _not_configured(f"{variable}_API_KEY has characters that no key has; set it again")
     try:
-        url = httpx.URL(base_url)
+        url = httpx.URL(base_url or "https://official")
     except httpx.InvalidURL:
         url = httpx.URL("")
     if url.scheme not in {"http", "https"} or not url.host:
         raise _not_configured(
-            "HARNESS_OPENAI_BASE_URL must look like https://host/v1 (or http://host:8000/v1)"
+            f"{variable}_BASE_URL must look like https://host/v1 (or http://host:8000/v1)"
         )
-    return OpenAIChat(parts.client, name, prices=parts.prices, base_url=base_url, api_key=key)
+    return base_url, key
 
 
 def _not_configured(message: str) -> Permanent:
@@ -67,6 +93,7 @@ def _not_configured(message: str) -> Permanent:
 
 
 PROVIDERS: Final[dict[str, Factory]] = {
+    "anthropic": _anthropic,
     "openai": _openai,
     "scripted": _scripted,
 }
@@ -96,7 +123,7 @@ class ModelRegistry:
         if not slash or not provider or not own:
             raise Invalid(
                 f"{name[:100]!r} is not a model name; write provider/model, "
-                "like scripted/demo or openai/gpt-5-mini",
+                "like scripted/demo, openai/gpt-5-mini or anthropic/claude-sonnet-5-5",
                 field="model",
                 value=name[:100],
             )

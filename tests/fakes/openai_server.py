@@ -58,7 +58,9 @@ class Answer:
 
 
 class FakeOpenAI:
-    """The server; counts what it sees."""
+    """The server; counts what it sees. Other wires are subclasses (`anthropic_server`)."""
+
+    path = "/v1/chat/completions"
 
     def __init__(
         self,
@@ -90,7 +92,7 @@ class FakeOpenAI:
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post(self.path, self._chat)
         app.router.add_get("/stats", self._stats)
         app.router.add_post("/answers", self._answers)
         self._runner = web.AppRunner(
@@ -180,7 +182,7 @@ class FakeOpenAI:
         if not body.get("stream"):
             if answer.delay_s:
                 await asyncio.sleep(answer.delay_s)
-            return web.json_response(whole(answer, body["model"]), headers=answer.headers)
+            return web.json_response(self._whole(answer, body["model"]), headers=answer.headers)
         response = web.StreamResponse(
             status=answer.status,
             headers={
@@ -204,6 +206,13 @@ class FakeOpenAI:
         for part in raw:
             await response.write(part)
             await asyncio.sleep(0)
+
+    def _whole(self, answer: Answer, model: str) -> Json:
+        return whole(answer, model)
+
+    def begun(self, text: str) -> bytes:
+        """Return the bytes of a first piece of text."""
+        return sse(chunk({"content": text}))
 
     async def _write_pieces(
         self, request: web.Request, response: web.StreamResponse, answer: Answer, body: Json
