@@ -138,11 +138,10 @@ def as_x_headers(headers: Mapping[str, str], now: datetime) -> dict[str, str]:
     """
     out = {n: v for n in ("retry-after", "retry-after-ms", "date") if (v := headers.get(n))}
     since = _http_date(headers.get("date")) or now
-    for what, limit, left, reset_s in _limits(headers, since):
+    # The last that is written of a name stays: of those used up the one that takes longest.
+    found = sorted(_limits(headers, since), key=lambda one: (one[2] == "0", one[3]))
+    for what, limit, left, reset_s in found:
         name = "requests" if what == "requests" else "tokens"
-        before = out.get(f"x-ratelimit-reset-{name}")
-        if before is not None and not (left == "0" and reset_s > float(before)):
-            continue
         out[f"x-ratelimit-limit-{name}"] = limit
         out[f"x-ratelimit-remaining-{name}"] = left
         out[f"x-ratelimit-reset-{name}"] = f"{reset_s:.3f}"

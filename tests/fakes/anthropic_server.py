@@ -67,7 +67,7 @@ def event(kind: str, fields: Json) -> bytes:
 
 
 def head(model: str = "fake", usage: Json = None) -> bytes:
-    message = {
+    message: Json = {
         "id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": model,
         "stop_reason": None, "stop_sequence": None, "usage": usage or USAGE,
     }  # fmt: skip
@@ -157,31 +157,39 @@ def _broken_turns(messages: list[Json]) -> str | None:
     if not messages or messages[0]["role"] != "user":
         return "messages: first message must use the user role"
     for number, message in enumerate(messages):
-        where = f"messages.{number}"
-        if not message["content"]:
-            return f"{where}: content must be non-empty"
-        results = [b for b in message["content"] if b["type"] == "tool_result"]
-        ids = [b["tool_use_id"] for b in results]
-        if message["content"][: len(results)] != results:
-            return f"{where}: tool_result blocks must come first"
-        if sorted(ids) != sorted(asked):
-            return f"{where}: tool_use ids {asked} were answered by {ids}"
-        uses = [b["id"] for b in message["content"] if b["type"] == "tool_use"]
-        if seen & {*uses} or len({*uses}) != len(uses):
-            return f"{where}: `tool_use` ids must be unique"
-        seen |= {*uses}
-        asked = uses
-        for block in message["content"]:
-            if block["type"] == "text" and not block["text"].strip():
-                return f"{where}: text content blocks must contain non-whitespace text"
+        content = message["content"]
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if broken := _broken_content(content, asked):
+            return f"messages.{number}: {broken}"
+        asked = [b["id"] for b in content if b["type"] == "tool_use"]
+        if seen & {*asked} or len({*asked}) != len(asked):
+            return f"messages.{number}: `tool_use` ids must be unique"
+        seen |= {*asked}
     if asked:
         return f"`tool_use` ids were found without `tool_result` blocks: {asked}"
+    return None
+
+
+def _broken_content(content: list[Json], asked: list[str]) -> str | None:
+    results = [b for b in content if b["type"] == "tool_result"]
+    ids = [b["tool_use_id"] for b in results]
+    if not content:
+        return "content must be non-empty"
+    if content[: len(results)] != results:
+        return "tool_result blocks must come first"
+    if sorted(ids) != sorted(asked):
+        return f"tool_use ids {asked} were answered by {ids}"
+    if any(b["type"] == "text" and not b["text"].strip() for b in content):
+        return "text content blocks must contain non-whitespace text"
     return None
 
 
 def _broken_thinking(body: Json) -> str | None:
     """Reasoning with a budget has to stand before the calls that are answered now."""
     kind = (body.get("thinking") or {}).get("type")
+    if isinstance(body["messages"][-1]["content"], str):
+        return None
     last = body["messages"][-1]["content"][0]
     if kind == "enabled" and last["type"] == "tool_result":
         first = body["messages"][-2]["content"][0]["type"]

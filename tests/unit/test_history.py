@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness_common.core.history import BEGINNING, NO_RESULT, problems, repaired
-from harness_common.core.message import Message, Text, ToolResult, ToolUse, user
+from harness_common.core.message import Json, Message, Text, ToolResult, ToolUse, Trust, user
 
 WHO = ("anthropic", "claude-x")
 OURS = {"provider": "anthropic", "model": "claude-x", "layout": []}
@@ -21,7 +21,7 @@ def ask(*ids: str, text: str = "", extra: object = None) -> Message:
     return Message("assistant", (*words, *(ToolUse(i, "look", {}) for i in ids)), extra=extra)
 
 
-def results(*ids: str, trust: str = "trusted") -> Message:
+def results(*ids: str, trust: Trust = "trusted") -> Message:
     return Message("tool", tuple(ToolResult(i, f"result of {i}") for i in ids), trust)
 
 
@@ -115,7 +115,8 @@ def test_a_result_without_call_becomes_words():
 
 def test_material_of_another_provider_or_model_is_dropped_whole():
     kept = ask("a", extra=OURS)
-    for extra in (THEIRS, {**OURS, "model": "claude-y"}, {"layout": []}, "odd"):
+    others: list[Json] = [THEIRS, {**OURS, "model": "claude-y"}, {"layout": []}, "odd"]
+    for extra in others:
         out = repair(user("hi"), ask("a", extra=extra), results("a"))
         assert out[1] == ask("a")
     assert repair(user("hi"), kept, results("a"))[1] is kept
