@@ -38,10 +38,10 @@ from harness_worker.models.anthropic_errors import (
 from harness_worker.models.anthropic_messages import Written, cached, write
 from harness_worker.models.anthropic_stream import PROVIDER, MessagesAnswer
 from harness_worker.models.estimate import message_tokens, request_tokens
-from harness_worker.models.exchange import Exchange
 from harness_worker.models.json_out import json_bytes
 from harness_worker.models.openai_errors import Origin
 from harness_worker.models.prices import PriceTable
+from harness_worker.models.sse_call import SseCall
 
 ANTHROPIC_URL: Final = "https://api.anthropic.com"
 NO_SAMPLING_FROM: Final = "2026-10-21"
@@ -134,8 +134,8 @@ class Anthropic:
         """
         body, prefix = self._body(request)
         answer = MessagesAnswer()
-        exchange = Exchange(self._client, self._talk, answer, request, on_delta)
-        heard = await exchange.run(self._url, self._with_betas(request.options), body)
+        call = SseCall(self._client, self._talk, answer, request, on_delta)
+        heard = await call.run(self._url, self._with_betas(request.options), body)
         message = answer.message(
             model=self.model,
             prefix=prefix,
@@ -190,6 +190,9 @@ class Anthropic:
         }
         body["model"] = self.model
         body.setdefault("max_tokens", request.max_tokens)
+        choice = _tool_choice(getattr(request, "tool_choice", None)) if written.tools else None
+        if choice is not None:
+            body["tool_choice"] = choice
         _set_thinking(body, written, keep=options.get("keep_reasoning") is True)
         # Reasoning models refuse another temperature than theirs while they reason.
         if self.capabilities.temperature and not _thinks(body):
@@ -208,7 +211,7 @@ class Anthropic:
 
 
 class _Talk:
-    """How this provider's server speaks (`exchange.Dialect`)."""
+    """How this provider's server speaks (`sse_call.Dialect`)."""
 
     __slots__ = ("_origin", "base_url_setting", "name", "secret")
 
@@ -228,6 +231,17 @@ class _Talk:
         return None if found is None else event_failure(*found, self._origin)
 
 
+def _tool_choice(choice: str | None) -> Json:
+    """Write whether the model may, must or must not call a tool; None leaves it to the model."""
+    kinds = {
+        None: None,
+        "auto": {"type": "auto"},
+        "none": {"type": "none"},
+        "required": {"type": "any"},
+    }
+    return kinds.get(choice, {"type": "tool", "name": choice})
+
+
 def _thinks(body: Mapping[str, Json]) -> bool:
     thinking = body.get("thinking")
     return isinstance(thinking, dict) and thinking.get("type") != "disabled"
@@ -237,12 +251,13 @@ def _set_thinking(body: dict[str, Any], written: Written, *, keep: bool) -> None
     """Ask for reasoning as the agent does, and for signatures alone unless it is to be kept.
 
     With a token budget (`enabled`) the API wants the reasoning back that led to the calls being
-    answered. Where that was dropped, this request does without.
+    answered. Where that was dropped, and where a tool is forced, this request does without.
     """
     if not _thinks(body):
         return
     thinking = body["thinking"]
-    if thinking.get("type") == "enabled" and written.loop_without_reasoning:
+    forced = (body.get("tool_choice") or {}).get("type") in {"any", "tool"}
+    if forced or (thinking.get("type") == "enabled" and written.loop_without_reasoning):
         del body["thinking"]
     elif not keep and thinking.get("type") in {"enabled", "adaptive"}:
         body["thinking"] = {"display": "omitted", **thinking}

@@ -116,7 +116,11 @@ def _block(block: Block, role: str) -> dict[str, Any]:
             legal = _ILLEGAL_NAME.sub("_", name)[:64] or "unknown"
             return {"type": "tool_use", "id": use_id, "name": legal, "input": given}
         case ToolResult(use_id, text, is_error, error_type):
-            out = {"type": "tool_result", "tool_use_id": use_id, "content": text}
+            out: dict[str, Any] = {
+                "type": "tool_result",
+                "tool_use_id": use_id,
+                "content": text,
+            }
             if is_error:
                 kind = f"Error ({error_type}): " if error_type else ""
                 out |= {"content": kind + text, "is_error": True}

@@ -121,6 +121,7 @@ def test_every_provider_times_out_at_the_first_token(provider):
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 def test_every_provider_can_be_cancelled(provider):
     async def work(server, client):
+        server.default = Answer(pieces=("a", "b"), stall_after=1)
         model = registry_of(server, client).get(f"{provider}/demo")
         begun = asyncio.Event()
 
@@ -128,7 +129,6 @@ def test_every_provider_can_be_cancelled(provider):
             begun.set()
 
         options = {"script": [{"text": "x", "delay_s": 60}]}
-        server.default = Answer(raw=(server.begun("a"),), hold_open_s=60)
         call = asyncio.create_task(model.chat(replace(ASK, options=options), on_delta))
         if provider == "scripted":
             await asyncio.sleep(0)

@@ -8,7 +8,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anthropic
 import httpx
@@ -20,7 +20,7 @@ from harness_common.core.errors import HarnessError, Limited, Permanent, Transie
 from harness_common.core.history import repaired
 from harness_common.core.message import Message, Text, ToolResult, ToolUse, dumps, loads, user
 from harness_common.core.throttle import Rate
-from harness_worker.models.anthropic import Anthropic, capabilities_of
+from harness_worker.models.anthropic import Anthropic, _tool_choice, capabilities_of
 from harness_worker.models.anthropic_errors import as_x_headers, rate_from
 from harness_worker.models.prices import load_prices
 from harness_worker.models.retry_after import retry_after_s
@@ -476,6 +476,23 @@ def test_a_pause_is_sent_again_with_all_that_came():
 def test_temperature_is_left_out_while_a_model_reasons():
     request = replace(ASK, temperature=0.2, options=ADAPTIVE)
     assert "temperature" not in sent(request, version=OLD)["body"]
+
+
+class Forced(NamedTuple):
+    choice: str
+    sent: Any
+
+
+@pytest.mark.parametrize(
+    "forced",
+    [
+        Forced("auto", {"type": "auto"}), Forced("required", {"type": "any"}),
+        Forced("none", {"type": "none"}), Forced("add", {"type": "tool", "name": "add"}),
+    ],
+)  # fmt: skip
+def test_a_tool_may_be_forced(forced):
+    assert _tool_choice(forced.choice) == forced.sent
+    assert _tool_choice(None) is None
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────

@@ -6,6 +6,7 @@ which the mock servers of others do not do: see `broken_rule`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -26,7 +27,6 @@ SAMPLING = ("temperature", "top_p", "top_k")
 class FakeAnthropic(FakeOpenAI):
     """The server."""
 
-    path = "/v1/messages"
     strict = True
     """Answer what breaks a rule with 400."""
 
@@ -34,23 +34,33 @@ class FakeAnthropic(FakeOpenAI):
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def begun(self, text: str) -> bytes:
-        return head() + start(0, {"type": "text", "text": ""}) + text_delta(0, text)
-
-    def _whole(self, answer: Answer, model: str) -> Json:
-        return whole(answer, model)
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post("/v1/messages", self._chat)
+        app.router.add_get("/stats", self._stats)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        self.port = self._runner.addresses[0][1]
 
     async def _answer(self, request: web.Request, body: Json, answer: Answer) -> web.StreamResponse:
         if self.strict and (rule := broken_rule(body, dict(request.headers))):
             error = {"type": "invalid_request_error", "message": rule}
             return web.json_response({"type": "error", "error": error}, status=400)
+        if answer.body is None and not body.get("stream"):
+            return web.json_response(whole(answer, body["model"]), headers=answer.headers)
         return await super()._answer(request, body, answer)
 
     async def _write_pieces(
         self, request: web.Request, response: web.StreamResponse, answer: Answer, body: Json
     ) -> None:
-        parts = events_of(answer, body["model"])
-        for number, part in enumerate(parts):
+        beginning, pieces, ending = events_of(answer, body["model"])
+        await response.write(beginning)
+        for number, part in enumerate([*pieces, ending]):
+            if answer.stall_after == number:
+                await asyncio.sleep(60)
             if answer.cut_after == number:
                 if request.transport is not None:
                     request.transport.abort()
@@ -109,16 +119,17 @@ def thinking(index: int, text: str, signature: str) -> bytes:
     return begun + said + delta(index, "signature_delta", signature=signature) + stop(index)
 
 
-def events_of(answer: Answer, model: str) -> list[bytes]:
-    """Write an answer as a stream: one part a piece."""
-    parts = [head(model)]
+def events_of(answer: Answer, model: str) -> tuple[bytes, list[bytes], bytes]:
+    """Return the beginning, the pieces and the end of an answer's stream."""
+    beginning, pieces, ending = head(model), [], b""
     if answer.pieces:
-        parts += [start(0, {"type": "text", "text": ""}), event("ping", {})]
-        parts += [text_delta(0, piece) for piece in answer.pieces]
-        parts.append(stop(0))
-    parts += [tool_use(i, name, args) for i, (name, args) in enumerate(answer.tools, 1)]
+        beginning += start(0, {"type": "text", "text": ""}) + event("ping", {})
+        pieces = [text_delta(0, piece) for piece in answer.pieces]
+        ending = stop(0)
+    for index, (name, arguments) in enumerate(answer.tools, 1):
+        ending += tool_use(index, name, arguments)
     reason = answer.finish or ("tool_use" if answer.tools else "end_turn")
-    return [*parts, end(reason)]
+    return beginning, pieces, ending + end(reason)
 
 
 def whole(answer: Answer, model: str) -> Json:

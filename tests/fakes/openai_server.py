@@ -55,12 +55,12 @@ class Answer:
     """After so many pieces send this error event, then end."""
     hold_open_s: float = 0.0
     """Keep the connection open after `[DONE]`."""
+    stall_after: int | None = None
+    """After so many pieces say nothing more for a minute."""
 
 
 class FakeOpenAI:
-    """The server; counts what it sees. Other wires are subclasses (`anthropic_server`)."""
-
-    path = "/v1/chat/completions"
+    """The server; counts what it sees."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class FakeOpenAI:
 
     async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_post(self.path, self._chat)
+        app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/stats", self._stats)
         app.router.add_post("/answers", self._answers)
         self._runner = web.AppRunner(
@@ -182,7 +182,7 @@ class FakeOpenAI:
         if not body.get("stream"):
             if answer.delay_s:
                 await asyncio.sleep(answer.delay_s)
-            return web.json_response(self._whole(answer, body["model"]), headers=answer.headers)
+            return web.json_response(whole(answer, body["model"]), headers=answer.headers)
         response = web.StreamResponse(
             status=answer.status,
             headers={
@@ -207,13 +207,6 @@ class FakeOpenAI:
             await response.write(part)
             await asyncio.sleep(0)
 
-    def _whole(self, answer: Answer, model: str) -> Json:
-        return whole(answer, model)
-
-    def begun(self, text: str) -> bytes:
-        """Return the bytes of a first piece of text."""
-        return sse(chunk({"content": text}))
-
     async def _write_pieces(
         self, request: web.Request, response: web.StreamResponse, answer: Answer, body: Json
     ) -> None:
@@ -229,6 +222,8 @@ class FakeOpenAI:
         for number, event in enumerate(events):
             if pause_s:
                 await asyncio.sleep(pause_s)
+            if answer.stall_after == number:
+                await asyncio.sleep(60)
             if answer.cut_after == number:
                 if request.transport is not None:
                     request.transport.abort()

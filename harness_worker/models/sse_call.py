@@ -1,4 +1,4 @@
-"""One exchange with a model server over HTTP: the request, the streamed answer, the deadlines.
+"""One call of a model server over HTTP: the request, the streamed answer, the deadlines.
 
 For providers whose answers are Server-Sent Events or one JSON document. What the events mean is the
 provider's `Dialect`; what a cut stream, a timeout or a broken connection is, is the same for all.
@@ -78,13 +78,13 @@ class Dialect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What is known of a finished exchange besides its answer."""
+    """What is known of a finished call besides its answer."""
 
     headers: Mapping[str, str]
     first_token_s: float | None
 
 
-class Exchange:
+class SseCall:
     """One request under way; `run` may be called once."""
 
     __slots__ = (
@@ -147,25 +147,25 @@ class Exchange:
 
     async def _take_stream(self, response: httpx.Response) -> None:
         decoder = SseDecoder()
-        answer = self._answer
+        done = False
         async for chunk in response.aiter_bytes():
-            if answer.done:
+            if done:
                 continue
             try:
                 events = decoder.feed(chunk)
             except ValueError as error:
                 raise self._bad_stream(error) from None
-            await self._take(events)
-            if answer.alive and self._first_token_s is None:
+            done = await self._take(events)
+            if self._answer.alive and self._first_token_s is None:
                 self._first_token_s = self._now() - self._started
                 self._deadline.reschedule(self._started + self._request.total_timeout_s)
-            if answer.done:
+            if done:
                 self._deadline.reschedule(self._now() + DRAIN_S)
-        if not answer.done:
+        if not done:
             await self._take([event for event in decoder.flush() if _is_whole(event[1])])
 
-    async def _take(self, events: list[tuple[bytes, bytes]]) -> None:
-        """Add the events of one chunk, and show their text in one piece."""
+    async def _take(self, events: list[tuple[bytes, bytes]]) -> bool:
+        """Add the events of one chunk, show their text in one piece, and tell whether it is all."""
         pieces: list[str] = []
         for _, data in events:
             pieces.append(self._add(data))
@@ -173,6 +173,7 @@ class Exchange:
                 break
         if self._on_delta is not None and (text := "".join(pieces)):
             await self._on_delta(text)
+        return self._answer.done
 
     async def _take_whole(self, response: httpx.Response) -> None:
         """Read an answer in one piece: streaming is off, or the server does not know how."""
