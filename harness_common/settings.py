@@ -240,6 +240,10 @@ class Settings(BaseSettings):
     steps_per_task: Annotated[int, Field(ge=1, le=1_000)] = 1
     openai_base_url: str | None = None
     openai_api_key: SecretStr | None = None
+    anthropic_base_url: str | None = None
+    anthropic_api_key: SecretStr | None = None
+    anthropic_version: Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")] = "2026-10-21"
+    """The version of the Messages API; before 2026-10-21 the key goes as `x-api-key`."""
     api: ApiSettings = ApiSettings()
     worker: WorkerSettings = WorkerSettings()
     database: DatabaseSettings = DatabaseSettings()

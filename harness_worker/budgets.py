@@ -64,7 +64,9 @@ def _estimate(ctx: StepContext) -> tuple[int, float]:
     chars = len(ctx.spec.system) + sum(message_chars(m) for m in ctx.history + ctx.messages)
     tokens_in, tokens_out = chars // _CHARS_PER_TOKEN + 1, ctx.spec.max_output_tokens
     prices = ctx.runtime.models.prices
-    cost_usd = prices.cost_usd(ctx.spec.model, Usage(tokens_in, tokens_out)) or 0.0
+    usage = Usage(tokens_in, tokens_out)
+    chain = (ctx.spec.model, *ctx.spec.fallback_models)
+    cost_usd = max(prices.cost_usd(name, usage) or 0.0 for name in chain)
     return tokens_in + tokens_out, cost_usd
 
 

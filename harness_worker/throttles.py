@@ -78,6 +78,8 @@ class Throttles:
         self._clock = clock
         self._live: dict[str, Throttle] = {}
         self._worked: dict[str, int] = {}
+        self._dealt: dict[str, datetime] = {}
+        """The last slot of each scope that this process was given."""
         self._asks: Batcher[_Ask, Permit | None] = Batcher(self._work, largest=512, parallel=1)
         self._looked_at = -ASK_EVERY_S
         self._telling: set[asyncio.Task[bool]] = set()
@@ -117,11 +119,29 @@ class Throttles:
                 raise _limited(mine, ahead_s, words, code="THROTTLED")
             await asyncio.sleep(max(0.0, ahead_s))
 
-    async def refused(self, error: Limited, called_at: datetime, times: int) -> Limited:
+    def wait_s(self, scope: str, memo: Mapping[str, Json]) -> float:
+        """Return how long a call would have to wait, as far as this process knows.
+
+        Asks for no slot: for whoever could call somebody else. A slot that the run holds counts.
+        """
+        throttle = self._live.get(scope)
+        if throttle is None:
+            return 0.0
+        now = self._clock()
+        mine = Permit.from_memo(memo, scope)
+        if mine is not None and mine.judge(throttle, now) is not Leave.VOID:
+            return max(0.0, (mine.at - now).total_seconds())
+        next_at = max(throttle.until, self._dealt.get(scope, throttle.until))
+        return max(0.0, (next_at - now).total_seconds())
+
+    async def refused(
+        self, error: Limited, called_at: datetime, times: int, *, wants_slot: bool = True
+    ) -> Limited:
         """Note that the provider refused a call made at `called_at`; returns the error to raise.
 
         Everybody who shares its scope is told at once. `times` is how often the run was put off in
-        a row, for providers that name no time.
+        a row, for providers that name no time. Without `wants_slot` the run means to ask somebody
+        else.
         """
         if not error.scope:
             return error
@@ -133,7 +153,7 @@ class Throttles:
         hit = _Hit(wait_s, called_at, per_s, error.error_code, error.message[:500])
         self._pause(error.scope, wait_s)
         try:
-            mine = await self._asks(_Ask(error.scope, hit))
+            mine = await self._asks(_Ask(error.scope, hit, wants_slot))
         except DatabaseUnavailable as fault:
             log.warning("throttle.not_written", scope=error.scope, error=str(fault))
             mine = None
@@ -195,6 +215,7 @@ class Throttles:
     def _drop(self, scope: str) -> None:
         self._live.pop(scope, None)
         self._worked.pop(scope, None)
+        self._dealt.pop(scope, None)
 
     def _pause(self, scope: str, wait_s: float) -> None:
         """Hold back this process and the others at once; Postgres then has the exact throttle."""
@@ -231,7 +252,9 @@ class Throttles:
                 self._tell(params["scope"])
             else:
                 slots[params["scope"]] = rows[0]
-        return _permits(asks, slots, self._live)
+        permits = _permits(asks, slots, self._live)
+        self._dealt |= {p.scope: p.at for p in permits if p is not None}
+        return permits
 
     def _ended(self, scope: str) -> None:
         """Postgres knows no such throttle: forget it, unless it is our own and not written yet."""

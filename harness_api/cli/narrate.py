@@ -109,6 +109,26 @@ def _breaker_closed(payload: Payload, _: str) -> str:
     return f"tool   {short(str(payload.get('tool')))}  works again"
 
 
+def _model_degraded(payload: Payload, _: str) -> str:
+    why = payload.get("why")
+    last = why[-1] if isinstance(why, list) and why else {}
+    return (
+        f"model  {short(str(payload.get('model')))}  cannot serve, "
+        f"{short(str(payload.get('served_by')))} answered instead ({short(str(last.get('code')))})"
+    )
+
+
+def _model_breaker_opened(payload: Payload, _: str) -> str:
+    return (
+        f"model  {short(str(payload.get('model')))}  failed {payload.get('failures')} times and is "
+        f"passed over ({short(str(payload.get('reason')), 60)})"
+    )
+
+
+def _model_breaker_closed(payload: Payload, _: str) -> str:
+    return f"model  {short(str(payload.get('model')))}  serves again"
+
+
 def _tool_started(payload: Payload, _: str) -> str:
     return f"tool   {short(str(payload.get('tool')))}  started"
 
@@ -286,6 +306,9 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
     ev.TOOL_TIMEOUT: _tool,
     ev.TOOL_UNKNOWN: _tool,
     ev.TOOL_RETRIED: _tool_retried,
+    ev.MODEL_DEGRADED: _model_degraded,
+    ev.MODEL_BREAKER_OPENED: _model_breaker_opened,
+    ev.MODEL_BREAKER_CLOSED: _model_breaker_closed,
     ev.TOOL_DEGRADED: _tool_degraded,
     ev.TOOL_BREAKER_OPENED: _breaker_opened,
     ev.TOOL_BREAKER_CLOSED: _breaker_closed,

@@ -11,6 +11,7 @@ from harness_api.client.approvals import Approvals
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.mcp_servers import McpServers
+from harness_api.client.models import Models
 from harness_api.client.policies import PolicyRules
 from harness_api.client.resources import (
     Agents,
@@ -46,6 +47,7 @@ class _Nouns(Generic[M]):
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
         self.tools: Tools[M] = Tools(http)
+        self.models: Models[M] = Models(http)
         self.egress: Egress[M] = Egress(http)
         self.webhooks: Webhooks[M] = Webhooks(http)
         self.sessions: Sessions[M] = Sessions(http)

@@ -13,6 +13,7 @@ from harness_api.routes import (
     egress,
     health,
     mcp_servers,
+    model_breakers,
     platform,
     policies,
     run_control,
@@ -41,6 +42,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     agents.router,
     tool_breakers.router,  # before tools: /v1/tools/breakers is no tool
     tools.router,
+    model_breakers.router,
     egress.router,
     webhooks.router,
     sessions.router,

@@ -7,10 +7,9 @@ from typing import Literal
 from harness_api.schemas.base import Output, Time
 
 
-class BreakerView(Output):
-    """What is known of a tool that failed lately."""
+class BreakerFacts(Output):
+    """What is known of what failed lately."""
 
-    tool: str
     state: Literal["open", "half_open", "closed"]
     """`open`: not called; `half_open`: one call tries it now; `closed`: called, faults counted."""
     failures: int
@@ -25,3 +24,9 @@ class BreakerView(Output):
     until: Time | None
     """When one call tries the tool again."""
     updated_at: Time
+
+
+class BreakerView(BreakerFacts):
+    """What is known of a tool that failed lately."""
+
+    tool: str

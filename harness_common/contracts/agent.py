@@ -16,6 +16,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}__\*)$")]
 """A tool, or `server__*`: all tools of an MCP server that the tenant has accepted."""
 
+ModelName = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,50}/[^\s]{1,150}$")]
+
 
 def _no_quarantine(queue: str) -> str:
     if is_quarantine(queue):
@@ -50,6 +52,8 @@ class AgentSpec(BaseModel):
     description: str = ""
     model: str = "scripted/demo"
     """`provider/model`, for example `openai/gpt-5-mini` or `scripted/demo`."""
+    fallback_models: Annotated[tuple[ModelName, ...], Field(max_length=8)] = ()
+    """Asked in this order when `model` cannot serve (`core.fallback`), each as `provider/model`."""
     system: str = ""
     tools: tuple[ToolName, ...] = ()
     tool_choice: ToolChoice | None = None

@@ -24,6 +24,10 @@ class Usage:
     cached_input_tokens: int = 0
     estimated: bool = False
     """True when the provider reported nothing and we counted ourselves."""
+    cache_write_tokens: int = 0
+    """The part of the input that the provider wrote to its cache, where it charges for that."""
+    cache_write_1h_tokens: int = 0
+    """The part of those that it keeps for an hour, at another price."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ class ModelAnswered:
     scripted: bool = False
     first_token_ms: float | None = None
     guidance: Guidance = NOTHING
+    cache_write_tokens: int = 0
+    """The part of the input that the provider wrote to its cache, where it charges for that."""
 
 
 @dataclass(frozen=True, slots=True)

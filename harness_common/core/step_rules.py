@@ -302,6 +302,9 @@ def _delay(
     return Transition(delayed, (Event(ev.RUN_DELAYED, told, number),), outcomes=outcomes)
 
 
+_OF_CACHES: Final = ("cached_input_tokens", "cache_write_tokens")
+
+
 def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
     out: dict[str, Json] = {
         "turn": turn,
@@ -312,6 +315,7 @@ def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
         "cost_usd": answer.cost_usd if answer.priced else None,
         "tools": [u.name for u in answer.message.tool_uses()],
     }
+    out |= {n: v for n in _OF_CACHES if (v := getattr(answer, n))}
     if answer.scripted:
         out["scripted"] = True
     if answer.first_token_ms is not None:

@@ -5,6 +5,7 @@ Used by the API; the workers have their own statements.
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy import case, delete, func, select
@@ -15,9 +16,20 @@ from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database, Row
 from harness_common.store.schema import tool_breakers
 
+MODEL_PREFIX: Final = "model:"
+"""What begins the names of models among those of tools, which have no colon."""
 
-async def list_breakers(db: Database, tenant_id: UUID) -> list[Row]:
-    """Return the tools that failed lately, those whose breaker is open first.
+
+def model_key(name: str) -> str:
+    """Return the name by which the breaker of the model `provider/model` is kept.
+
+    It is the tenant's own, like those of its tools: nobody's timeouts close a model to others.
+    """
+    return MODEL_PREFIX + name
+
+
+async def list_breakers(db: Database, tenant_id: UUID, *, models: bool = False) -> list[Row]:
+    """Return the tools (or models) that failed lately, those whose breaker is open first.
 
     `shown` is open, half_open (one call tries the tool now) or closed (faults are counted).
     """
@@ -28,7 +40,7 @@ async def list_breakers(db: Database, tenant_id: UUID) -> list[Row]:
     )  # fmt: skip
     query = (
         select(tool_breakers, shown.label("shown"))
-        .where(b.tenant_id == tenant_id)
+        .where(b.tenant_id == tenant_id, b.tool.startswith(MODEL_PREFIX, autoescape=True) == models)
         .order_by(b.state.desc(), b.tool)
     )
     async with db.tenant_transaction(tenant_id) as conn:
@@ -36,20 +48,24 @@ async def list_breakers(db: Database, tenant_id: UUID) -> list[Row]:
 
 
 async def reset_breaker(db: Database, tenant_id: UUID, tool: str, *, actor: Actor) -> Row:
-    """Forget the faults of a tool, so that it is called again at once; returns what was known.
+    """Forget the faults of a tool or model, so that it is called again at once; returns what was
+    known.
 
     Raises `NotFound` when nothing is known of it.
     """
+    kind = "model" if tool.startswith(MODEL_PREFIX) else "tool"
+    name = tool.removeprefix(MODEL_PREFIX)
     b = tool_breakers.c
     query = delete(tool_breakers).where(b.tenant_id == tenant_id, b.tool == tool)
     async with db.tenant_transaction(tenant_id) as conn:
         rows = await run_core(conn, query.returning(tool_breakers), db.timeout_s)
         if not rows:
             raise NotFound(
-                f"no faults of a tool {tool[:64]!r} are known; `harness tools breakers` lists them",
-                field="tool",
-                value=tool[:64],
+                f"no faults of a {kind} {name[:64]!r} are known; "
+                f"`harness {kind}s breakers` lists them",
+                field=kind,
+                value=name[:64],
             )
-        entry = Entry("tool.breaker_reset", tool, {"was": rows[0]["state"]})
+        entry = Entry(f"{kind}.breaker_reset", name, {"was": rows[0]["state"]})
         await record(conn, tenant_id, actor, entry, db.timeout_s)
     return rows[0]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,17 +22,57 @@ _DATED: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8})$")
 _SCRIPTED: Final = "scripted/"
 
 
-class Price(BaseModel):
-    """Prices of one model in USD per million tokens, and where they were read and when."""
+Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Rates(BaseModel):
+    """What a million tokens cost, in USD."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    input: float = Field(ge=0, allow_inf_nan=False)
-    output: float = Field(ge=0, allow_inf_nan=False)
-    cached_input: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """None: cached input costs as much as any."""
+    input: Usd
+    output: Usd
+    cached_input: Usd | None = None
+    """Input that was read from the provider's cache; None: it costs as much as any."""
+    cache_write: Usd | None = None
+    """Input that was written to the cache; None: the same."""
+    cache_write_1h: Usd | None = None
+    """Input that was written to be kept for an hour; None: as `cache_write`."""
+
+    def cost_usd(self, usage: Usage) -> float:
+        """Return what a call with these tokens costs."""
+        cached = min(usage.cached_input_tokens, usage.input_tokens)
+        written = min(usage.cache_write_tokens, usage.input_tokens - cached)
+        long = min(usage.cache_write_1h_tokens, written)
+        write = self.input if self.cache_write is None else self.cache_write
+        total = (
+            (usage.input_tokens - cached - written) * self.input
+            + cached * (self.input if self.cached_input is None else self.cached_input)
+            + (written - long) * write
+            + long * (write if self.cache_write_1h is None else self.cache_write_1h)
+            + usage.output_tokens * self.output
+        )
+        return total / 1_000_000
+
+
+class LongRates(Rates):
+    """What a call costs whose whole input is longer than `above_tokens`, its output too."""
+
+    above_tokens: Annotated[int, Field(ge=1)]
+
+
+class Price(Rates):
+    """The prices of one model, and where they were read and when."""
+
+    long: LongRates | None = None
     source: str
     as_of: str
+
+    def cost_usd(self, usage: Usage) -> float:
+        """Return what a call with these tokens costs."""
+        if self.long is not None and usage.input_tokens > self.long.above_tokens:
+            return self.long.cost_usd(usage)
+        return super().cost_usd(usage)
 
 
 class _File(BaseModel):
@@ -58,16 +98,7 @@ class PriceTable:
         if name.startswith(_SCRIPTED):
             return 0.0
         price = self.price(name)
-        if price is None:
-            return None
-        cached = min(usage.cached_input_tokens, usage.input_tokens)
-        cached_price = price.input if price.cached_input is None else price.cached_input
-        total = (
-            (usage.input_tokens - cached) * price.input
-            + cached * cached_price
-            + usage.output_tokens * price.output
-        )
-        return total / 1_000_000
+        return None if price is None else price.cost_usd(usage)
 
 
 def load_prices(own: Path | None = None) -> PriceTable:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import httpx
+from pydantic import SecretStr
 
 from harness_common.contracts.model import Model
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.settings import Settings
+from harness_worker.models.anthropic import ANTHROPIC_URL, Anthropic, capabilities_of
 from harness_worker.models.capabilities import CapabilityTable, load_capabilities
 from harness_worker.models.exchange import OPENAI_URL
 from harness_worker.models.openai_chat import OpenAIChat
@@ -43,7 +45,7 @@ def _scripted(name: str, parts: Parts) -> Model:
 
 
 def _openai(name: str, parts: Parts) -> Model:
-    base_url, key = _openai_server(f"openai/{name}", parts.settings)
+    base_url, key = _openai_server("openai", name, parts.settings)
     return OpenAIChat(
         parts.client, name, prices=parts.prices, base_url=base_url, api_key=key,
         capabilities=parts.capabilities.of(f"openai/{name}"),
@@ -51,33 +53,55 @@ def _openai(name: str, parts: Parts) -> Model:
 
 
 def _openai_responses(name: str, parts: Parts) -> Model:
-    base_url, key = _openai_server(f"openai-responses/{name}", parts.settings)
+    base_url, key = _openai_server("openai-responses", name, parts.settings)
     return OpenAIResponses(
         parts.client, name, prices=parts.prices, base_url=base_url, api_key=key,
         capabilities=parts.capabilities.of(f"openai-responses/{name}"),
     )  # fmt: skip
 
 
-def _openai_server(model: str, settings: Settings) -> tuple[str, str]:
+def _openai_server(provider: str, name: str, settings: Settings) -> tuple[str, str]:
     """Return address and key of the server that both OpenAI protocols are spoken with."""
-    secret = settings.openai_api_key
+    base_url, key = _endpoint(
+        f"{provider}/{name}", "OPENAI", settings.openai_base_url, settings.openai_api_key
+    )
+    return base_url or OPENAI_URL, key
+
+
+def _anthropic(name: str, parts: Parts) -> Model:
+    settings = parts.settings
+    base_url, key = _endpoint(
+        f"anthropic/{name}", "ANTHROPIC", settings.anthropic_base_url, settings.anthropic_api_key
+    )
+    version = settings.anthropic_version
+    return Anthropic(
+        parts.client, name, prices=parts.prices, version=version,
+        base_url=base_url or ANTHROPIC_URL, api_key=key,
+        capabilities=parts.capabilities.of(f"anthropic/{name}", capabilities_of(name, version)),
+    )  # fmt: skip
+
+
+def _endpoint(
+    model: str, owner: str, base_url: str | None, secret: SecretStr | None
+) -> tuple[str, str]:
+    """Check the settings of a provider; return its address ("" for the official one) and key."""
+    variable = f"HARNESS_{owner}"
     key = secret.get_secret_value().strip() if secret else ""
-    base_url = (settings.openai_base_url or "").strip()
+    base_url = (base_url or "").strip()
     if not base_url and not key:
         raise _not_configured(
-            f"{model} needs a key: set HARNESS_OPENAI_API_KEY, "
-            "or HARNESS_OPENAI_BASE_URL for a server of your own"
+            f"{model} needs a key: set {variable}_API_KEY, "
+            f"or {variable}_BASE_URL for a server of your own"
         )
     if not key.isascii():
-        raise _not_configured("HARNESS_OPENAI_API_KEY has characters that no key has; set it again")
-    base_url = base_url or OPENAI_URL
+        raise _not_configured(f"{variable}_API_KEY has characters that no key has; set it again")
     try:
-        url = httpx.URL(base_url)
+        url = httpx.URL(base_url or "https://official")
     except httpx.InvalidURL:
         url = httpx.URL("")
     if url.scheme not in {"http", "https"} or not url.host:
         raise _not_configured(
-            "HARNESS_OPENAI_BASE_URL must look like https://host/v1 (or http://host:8000/v1)"
+            f"{variable}_BASE_URL must look like https://host/v1 (or http://host:8000/v1)"
         )
     return base_url, key
 
@@ -87,6 +111,7 @@ def _not_configured(message: str) -> Permanent:
 
 
 PROVIDERS: Final[dict[str, Factory]] = {
+    "anthropic": _anthropic,
     "openai": _openai,
     "openai-responses": _openai_responses,
     "scripted": _scripted,
@@ -119,7 +144,7 @@ class ModelRegistry:
         if not slash or not provider or not own:
             raise Invalid(
                 f"{name[:100]!r} is not a model name; write provider/model, "
-                "like scripted/demo or openai/gpt-5-mini",
+                "like scripted/demo, openai/gpt-5-mini or anthropic/claude-sonnet-5-5",
                 field="model",
                 value=name[:100],
             )

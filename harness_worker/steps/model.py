@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness_common.contracts.model import ChatRequest, ToolDef
-from harness_common.core.errors import Limited
 from harness_common.core.step import ModelAnswered
+from harness_worker.steps.asking import ask
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
@@ -15,13 +15,11 @@ from harness_worker.tools.runner import declared_tool
 async def run(ctx: StepContext) -> ModelAnswered:
     """Ask the agent's model for its next answer.
 
-    Raises what `Model.chat` raises, and `Limited` without a call while its provider is throttled;
-    `advance` decides whether that is a delay, another attempt or the end.
+    Raises what `ask` raises; `advance` decides whether that is a delay, another attempt or the end.
     """
     if ctx.run.overrides.get("recorded"):
         return await recorded_answer(ctx)
     spec, runtime = ctx.spec, ctx.runtime
-    model = runtime.models.get(spec.model)
     registry = await runtime.catalog.registry(ctx.run.tenant_id, spec.tools)
     for name in spec.tools:
         declared_tool(registry, name)
@@ -39,18 +37,8 @@ async def run(ctx: StepContext) -> ModelAnswered:
         step=ctx.number,
         tool_choice=tool_choice(ctx, tools),
     )
-
-    async def on_delta(text: str) -> None:
-        runtime.live.delta(ctx.run.id, ctx.number, text)
-
-    throttles = runtime.throttles
-    await throttles.permit(model.scope, ctx.run.state.memo)
-    called_at = runtime.clock.now()
-    try:
-        answer = await model.chat(request, on_delta if model.capabilities.streaming else None)
-    except Limited as error:
-        raise await throttles.refused(error, called_at, ctx.run.state.limited) from None
-    throttles.worked(model.scope, answer.rate)
+    asked = await ask(ctx, request)
+    answer = asked.answer
     return ModelAnswered(
         message=answer.message,
         finish=answer.finish,
@@ -60,6 +48,8 @@ async def run(ctx: StepContext) -> ModelAnswered:
         cached_input_tokens=answer.usage.cached_input_tokens,
         cost_usd=answer.cost_usd or 0.0,
         priced=answer.cost_usd is not None,
-        scripted=model.capabilities.scripted,
+        scripted=asked.scripted,
         first_token_ms=answer.first_token_ms,
+        guidance=asked.guidance,
+        cache_write_tokens=answer.usage.cache_write_tokens,
     )

@@ -15,6 +15,7 @@ from harness_common.core.message import user
 from harness_worker.models.http import shared_client
 from harness_worker.models.openai_chat import OpenAIChat
 from harness_worker.models.prices import load_prices
+from tests.fakes.anthropic_server import FakeAnthropic
 from tests.fakes.openai_server import (
     Answer,
     FakeOpenAI,
@@ -35,9 +36,18 @@ TOOL = ToolDef(
 ASK = ChatRequest("openai/gpt-4.1", (user("Hello?"),), tools=(TOOL,))
 
 
-def run(work: Callable[[FakeOpenAI, httpx.AsyncClient], Awaitable[T]]) -> T:
+SERVERS: dict[str, type[FakeOpenAI]] = {"anthropic": FakeAnthropic}
+"""The wire that a provider speaks; the others speak Chat Completions, or none."""
+
+
+def run(
+    work: Callable[[FakeOpenAI, httpx.AsyncClient], Awaitable[T]], provider: str = "openai"
+) -> T:
+    """Do something with a fake server of a provider's wire and a client."""
+    kind = SERVERS.get(provider, FakeOpenAI)
+
     async def main() -> T:
-        async with FakeOpenAI() as server, shared_client() as client:
+        async with kind() as server, shared_client() as client:
             return await work(server, client)
 
     return asyncio.run(main())

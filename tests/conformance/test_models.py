@@ -25,7 +25,9 @@ from tests.fakes.openai_server import (
 
 
 def registry_of(server: FakeOpenAI, client: httpx.AsyncClient) -> ModelRegistry:
-    return ModelRegistry(Settings(openai_base_url=server.base_url), client)
+    """Make a registry whose every provider asks this server."""
+    settings = Settings(openai_base_url=server.base_url, anthropic_base_url=server.base_url)
+    return ModelRegistry(settings, client)
 
 
 SCRIPT = {"script": [{"stream": ["Hello", " there", "."]}]}
@@ -56,7 +58,7 @@ def test_every_provider_answers(provider):
         dumps(result.message)
         await model.aclose()
 
-    run(work)
+    run(work, provider)
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
@@ -71,7 +73,7 @@ def test_every_provider_asks_for_tools(provider):
         assert result.message.text() == "I add."
         assert result.finish == "tool_calls"
 
-    run(work)
+    run(work, provider)
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
@@ -98,7 +100,7 @@ def test_every_provider_classifies(provider, script, answer, kind):
             assert caught.value.retry_after_s == 3
             assert caught.value.scope == f"{provider}:demo:none"
 
-    run(work)
+    run(work, provider)
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
@@ -113,7 +115,7 @@ def test_every_provider_times_out_at_the_first_token(provider):
             await model.chat(request)
         assert caught.value.error_code == "FIRST_TOKEN_TIMEOUT"
 
-    run(work)
+    run(work, provider)
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
@@ -139,7 +141,7 @@ def test_every_provider_can_be_cancelled(provider):
             await asyncio.wait_for(server.idle.wait(), 5)
             assert server.dropped == 1
 
-    run(work)
+    run(work, provider)
 
 
 def test_the_registry_keeps_and_names():
@@ -159,20 +161,24 @@ def test_the_registry_keeps_and_names():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("setting", "value", "words"),
     [
-        ({}, "HARNESS_OPENAI_API_KEY"),
-        ({"openai_api_key": " "}, "HARNESS_OPENAI_API_KEY"),
-        ({"openai_base_url": "localhost:8000/v1"}, "HARNESS_OPENAI_BASE_URL"),
+        ("api_key", None, "API_KEY"),
+        ("api_key", " ", "API_KEY"),
+        ("api_key", "schlüssel", "API_KEY"),
+        ("base_url", "localhost:8000/v1", "BASE_URL"),
     ],
 )
-def test_what_is_not_configured_names_its_variable(settings, words, monkeypatch):
-    for name in ("HARNESS_OPENAI_API_KEY", "HARNESS_OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+def test_what_is_not_configured_names_its_variable(provider, setting, value, words, monkeypatch):
+    variable = f"HARNESS_{provider.upper()}"
+    for name in ("API_KEY", "BASE_URL"):
+        monkeypatch.delenv(f"{variable}_{name}", raising=False)
 
     async def work(_, client):
-        with pytest.raises(Permanent, match=words) as caught:
-            ModelRegistry(Settings(**settings), client).get("openai/gpt-5-mini")
+        settings = {} if value is None else {f"{provider}_{setting}": value}
+        with pytest.raises(Permanent, match=f"{variable}_{words}") as caught:
+            ModelRegistry(Settings(**settings), client).get(f"{provider}/some-model")
         assert caught.value.error_code == "MODEL_NOT_CONFIGURED"
 
     run(work)
@@ -185,6 +191,9 @@ def test_prices(tmp_path: Path):
         0.6 * 0.25 + 0.4 * 0.025 + 2
     )
     assert prices.cost_usd("openai/gpt-5-mini-2025-08-07", usage) is not None
+    assert prices.cost_usd("anthropic/claude-haiku-4-5-20251001", usage) == pytest.approx(
+        0.6 * 1 + 0.4 * 0.1 + 5
+    )
     assert prices.cost_usd("openai/unknown", usage) is None
     assert prices.cost_usd("scripted/demo", usage) == 0
     own = tmp_path / "prices.json"
@@ -197,3 +206,20 @@ def test_prices(tmp_path: Path):
     own.write_text('{"models": {"a/b": {"input": -1}}}')
     with pytest.raises(Invalid, match="price file"):
         load_prices(own)
+
+
+def test_what_is_written_to_a_cache_has_prices_of_its_own():
+    """Input is all of it: read anew, read from the cache, written to it for a while or for long."""
+    usage = Usage(1_000_000, 0, 400_000, cache_write_tokens=300_000, cache_write_1h_tokens=100_000)
+    sonnet = 0.3 * 3 + 0.4 * 0.3 + 0.2 * 3.75 + 0.1 * 6
+    assert load_prices().cost_usd("anthropic/claude-sonnet-4-6", usage) == pytest.approx(sonnet)
+    plain = 0.6 * 2 + 0.4 * 0.5
+    assert load_prices().cost_usd("openai/gpt-4.1", usage) == pytest.approx(plain)
+
+
+def test_a_call_with_a_long_input_has_prices_of_its_own():
+    prices = load_prices()
+    short = prices.cost_usd("anthropic/claude-haiku-5-5", Usage(100_000, 1_000))
+    assert short == pytest.approx(0.1 * 0.1 + 0.001 * 0.5)
+    long = prices.cost_usd("anthropic/claude-haiku-5-5", Usage(100_001, 1_000, 50_000))
+    assert long == pytest.approx((50_001 * 0.5 + 50_000 * 0.05 + 1_000 * 2.5) / 1e6)

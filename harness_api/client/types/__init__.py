@@ -63,6 +63,7 @@ from harness_api.client.types.tools import (
     McpCheck,
     McpServer,
     McpTool,
+    ModelBreaker,
     SkippedOperation,
     Tool,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "McpServer",
     "McpTool",
     "Message",
+    "ModelBreaker",
     "NewApiKey",
     "ParentRef",
     "PendingApproval",

@@ -133,10 +133,9 @@ class McpAccepted(View):
     accepted: list[str]
 
 
-class Breaker(View):
-    """What is known of a tool that failed lately: `open`, `half_open` or `closed`."""
+class _Breaker(View):
+    """What is known of what failed lately: `open`, `half_open` or `closed`."""
 
-    tool: str
     state: str
     failures: int = 0
     successes: int = 0
@@ -145,3 +144,15 @@ class Breaker(View):
     opened_at: datetime | None = None
     until: datetime | None = None
     updated_at: datetime | None = None
+
+
+class Breaker(_Breaker):
+    """The breaker of a tool."""
+
+    tool: str
+
+
+class ModelBreaker(_Breaker):
+    """The breaker of a model."""
+
+    model: str
