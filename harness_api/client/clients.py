@@ -12,6 +12,7 @@ from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.mcp_servers import McpServers
 from harness_api.client.policies import PolicyRules
+from harness_api.client.repairs import Repairs
 from harness_api.client.resources import (
     Agents,
     Artifacts,
@@ -43,6 +44,7 @@ class _Nouns(Generic[M]):
         self.runs: Runs[M] = Runs(http)
         self.approvals: Approvals[M] = Approvals(http)
         self.effects: Effects[M] = Effects(http)
+        self.repairs: Repairs[M] = Repairs(http)
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
         self.tools: Tools[M] = Tools(http)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.errors import Limited
+from harness_common.core.guidance import summed
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.contract.answer import read_answer
+from harness_worker.steps.contract.request import contracted
+from harness_worker.steps.contract.terms import terms_of
+from harness_worker.steps.guards import after_answer
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
 from harness_worker.tools.runner import declared_tool
@@ -37,6 +42,8 @@ async def run(ctx: StepContext) -> ModelAnswered:
         options={**spec.model_options, "attempt": ctx.run.state.failures + 1},
         step=ctx.number,
     )
+    terms = terms_of(ctx, model.capabilities, tools)
+    request = contracted(request, terms)
 
     async def on_delta(text: str) -> None:
         runtime.live.delta(ctx.run.id, ctx.number, text)
@@ -49,6 +56,7 @@ async def run(ctx: StepContext) -> ModelAnswered:
     except Limited as error:
         raise await throttles.refused(error, called_at, ctx.run.state.limited) from None
     throttles.worked(model.scope, answer.rate)
+    answer, ruled = await read_answer(ctx, terms, answer)
     return ModelAnswered(
         message=answer.message,
         finish=answer.finish,
@@ -60,4 +68,5 @@ async def run(ctx: StepContext) -> ModelAnswered:
         priced=answer.cost_usd is not None,
         scripted=model.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
+        guidance=summed((ruled, after_answer(ctx, request, answer))),
     )
