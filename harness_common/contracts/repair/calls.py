@@ -33,6 +33,7 @@ _REACT: Final = re.compile(
     r"^[*_ ]*Action[*_ ]*:[*_ ]*`?([\w .:/-]+?)`?[*_ ]*\n+[*_ ]*Action[ _]Input[*_ ]*:[*_ ]*",
     re.MULTILINE | re.IGNORECASE,
 )
+_CODE: Final = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
 _OPEN: Final = re.compile(
     r"<(?:tool_call|function_call|tool_use|tool_code|function=|(?:\w+:)?invoke\s)|\[TOOL_CALLS\]"
     r"|<\|tool_calls?\|>|<\|python_tag\|>"
@@ -49,8 +50,10 @@ class TextCall:
 
 
 def has_marks(text: str) -> bool:
-    """Tell whether a text has the marks of a tool call; plain JSON has none."""
-    return _OPEN.search(text) is not None
+    """Tell whether a text has the marks of a tool call. Plain JSON has none, and what is quoted as
+    code is no call.
+    """
+    return _OPEN.search(_CODE.sub("", text)) is not None
 
 
 def text_calls(text: str) -> list[TextCall]:

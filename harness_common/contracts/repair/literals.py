@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import io
 import math
+import re
 import tokenize
 from typing import Final
 
 from harness_common.core.message import Json
 
+_ODD_ESCAPE: Final = re.compile(r"\\[^\\'\"nrtbfu]")
 _MARKS: Final = ("'", "True", "False", "None")
 
 
 def python_value(text: str) -> dict[str, Json] | None:
     """Return the dict that a text is in Python; None when it is none, or has what JSON has not.
 
-    Two strings side by side, which Python joins, are more likely a quote that nobody escaped.
+    Two strings side by side, which Python joins, are more likely a quote that nobody escaped; and
+    of escapes only those are taken that mean the same in JSON.
     """
-    if not any(mark in text for mark in _MARKS) or _joins_strings(text):
+    if _ODD_ESCAPE.search(text) or not any(mark in text for mark in _MARKS) or _joins_strings(text):
         return None
     try:
         value = ast.literal_eval(text)

@@ -9,11 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 MAX_DEPTH: Final = 64
 
 _OPENERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "„": "“", "«": "»", "＂": "＂"}
+_OPENER: Final = re.compile(f"[{''.join(_OPENERS)}]")
+_QUOTES: Final = {
+    opener: re.compile(rf"\\.|[{closer}{opener if opener in '“”' else ''}]", re.DOTALL)
+    for opener, closer in _OPENERS.items()
+}
+"""What may end a string, by the quote that began it; an escape is passed over."""
 _ENDS: Final = re.compile(
     r"\s*(?:[,:;}\]\)，：｝］]|$|//|/\*|\#)|\s*\n\s*[\"'“]"
     r"|\s+[\"'“][^\"'”,:{}\[\]]*[\"'”]\s*:"
@@ -47,27 +54,24 @@ class Found:
 
 def string_end(text: str, start: int) -> int | None:
     """Return where the string that begins at `start` ends, after its quote; None: nowhere."""
-    closing = _OPENERS[text[start]]
-    same = {closing, text[start]} if text[start] in "“”" else {closing}
-    i = start + 1
-    while i < len(text):
-        char = text[i]
-        if char == "\\":
-            i += 2
-            continue
-        if char in same and _ENDS.match(text, i + 1):
-            return i + 1
-        i += 1
+    for found in _QUOTES[text[start]].finditer(text, start + 1):
+        if found[0][0] != "\\" and _ENDS.match(text, found.end()):
+            return found.end()
     return None
 
 
-def spans(text: str) -> Iterator[Span]:
+@lru_cache(maxsize=8)
+def spans(text: str) -> tuple[Span, ...]:
     """Cut a text that is one object into strings and what is between them."""
+    return tuple(_spans(text))
+
+
+def _spans(text: str) -> Iterator[Span]:
     i = since = 0
     endless: set[str] = set()
-    while i < len(text):
-        char = text[i]
-        if char not in _OPENERS or char in endless or (char == "'" and not _may_open(text, i)):
+    while (found := _OPENER.search(text, i)) is not None:
+        i, char = found.start(), found[0]
+        if char in endless or (char == "'" and not _may_open(text, i)):
             i += 1
             continue
         end = string_end(text, i)

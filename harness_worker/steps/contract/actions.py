@@ -9,7 +9,7 @@ from dataclasses import replace
 from harness_common.contracts.action import RESPOND, Action, Illegal, Reader, action_prompt, hedged
 from harness_common.contracts.model import ChatResult, ToolDef
 from harness_common.contracts.output import compact
-from harness_common.contracts.repair.log import Log
+from harness_common.contracts.repair.log import Log, moved
 from harness_common.contracts.repair.text import Unreadable
 from harness_common.core.doubt import CONTRACT
 from harness_common.core.errors import Invalid
@@ -56,8 +56,8 @@ def _reader(terms: Terms) -> Reader:
 def _call(terms: Terms, answer: ChatResult, action: Action) -> Read:
     spec = terms.tools[action.name]
     log = Log()
-    log.repairs += action.repairs
     arguments = shaped(spec, action.input, log) if terms.spec.repair else action.input
+    log.repairs[:] = [*action.repairs, *moved(log.repairs, "/action/input")]
     try:
         validate_arguments(spec, action.input if arguments is None else arguments)
     except Invalid as error:

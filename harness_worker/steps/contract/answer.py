@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 import structlog
 
 from harness_common.contracts.action import hedged
@@ -11,6 +14,7 @@ from harness_common.core.doubt import CONTRACT
 from harness_common.core.errors import Transient
 from harness_common.core.guidance import Guidance
 from harness_common.core.ids import encode
+from harness_common.core.message import message_chars
 from harness_common.store.repairs import keep_repairs
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.actions import read_action
@@ -21,12 +25,18 @@ from harness_worker.steps.contract.terms import Terms
 
 log = structlog.get_logger()
 
+_LONG_CHARS: Final = 8_000
+"""Longer answers are read in a thread: the process has other runs to look after."""
+
 
 async def read_answer(
     ctx: StepContext, terms: Terms, answer: ChatResult
 ) -> tuple[ChatResult, Guidance]:
     """Return the answer as it was meant, and what follows from its form; repairs are counted."""
-    read = read_by(terms, answer)
+    if message_chars(answer.message) > _LONG_CHARS:
+        read = await asyncio.to_thread(read_by, terms, answer)
+    else:
+        read = read_by(terms, answer)
     if read.repairs:
         try:
             kinds = counts(read.repairs)

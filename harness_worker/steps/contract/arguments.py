@@ -45,12 +45,14 @@ def read_text_calls(terms: Terms, answer: ChatResult) -> Read | None:
         found = text_calls(said)
         for index, call in enumerate(found):
             log = Log()
-            _take(calls, index, _use_of(terms, index, call, said, log), before=log.repairs)
+            use = _use_of(terms, index, call, said, log)
+            if use.name not in terms.tools and not find_name(use.name, terms.tools):
+                return None  # it tells of calls, and makes none
+            _take(calls, index, use, before=log.repairs)
     except Unreadable as error:
+        cut = answer.finish == "length"
         problems = [("", f"it has a tool call in its text, and {error}")]
-        return Read(
-            answer, refused(terms, "call", problems, said, _FORM, cut=answer.finish == "length")
-        )
+        return Read(answer, refused(terms, "call", problems, said, _FORM, cut=cut))
     return calls.read(answer, (Text(said),)) if found else None
 
 
