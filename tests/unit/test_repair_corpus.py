@@ -1,5 +1,5 @@
 """The corpus of malformed answers (`tests/corpus/repairs`): each is read as it was meant, or
-refused because reading it would be guessing. Whatever is changed is on record, and the record replays.
+refused because reading it would be guessing. Whatever is changed is on record; the record replays.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ async def run_to_rest(runtime, play, run_id):
 
 
 async def look(ctx, q, n=1):
-    return f"{q} × {n}"
+    return f"{q} x {n}"
 
 
 def a_look(effect="read", **fields):
@@ -156,11 +156,11 @@ async def test_an_output_schema_of_the_run_goes_before_the_agents(play, db):
 
 
 async def test_a_model_without_tool_calls_asks_by_the_action_schema(play, db):
-    script = [act("look", {"q": "a", "n": "2"}), DIRECT, {"text": "It is a × 2."}]
+    script = [act("look", {"q": "a", "n": "2"}), DIRECT, {"text": "It is a x 2."}]
     runtime, models = await make(db, script, can={"tools": False}, tools=[a_look()])
     run_id = await play.start()
     run = await run_to_rest(runtime, play, run_id)
-    assert run.state.output == "It is a × 2."
+    assert run.state.output == "It is a x 2."
     (call,) = await play.calls(run_id)
     assert (call["name"], call["arguments"], call["status"]) == (
         "look",
@@ -176,7 +176,7 @@ async def test_a_model_without_tool_calls_asks_by_the_action_schema(play, db):
     ]
     assert second.messages[-2].text() == script[0]["text"]  # literally what it said
     assert second.messages[-1].role == "user"
-    assert "a × 2" in second.messages[-1].text()
+    assert "a x 2" in second.messages[-1].text()
     assert third.answer_schema is None
     assert not any(m.has_tool_uses() for m in third.messages)
 
@@ -264,7 +264,7 @@ async def test_a_native_call_that_is_nearly_right_is_repaired(play, db, name, sa
     assert (call["name"], call["arguments"], call["result"]) == (
         "look",
         {"q": "a", "n": 2},
-        "a × 2",
+        "a x 2",
     )
     (told,) = await events(play, run_id, "answer.repaired")
     assert told["payload"]["kinds"] == kinds
@@ -290,7 +290,7 @@ async def test_a_call_that_a_server_left_in_the_text_is_made(play, db):
     run_id = await play.start()
     run = await run_to_rest(runtime, play, run_id)
     assert run.state.output == "ok"
-    assert [c["result"] for c in await play.calls(run_id)] == ["a × 1"]
+    assert [c["result"] for c in await play.calls(run_id)] == ["a x 1"]
 
 
 async def test_a_call_in_the_text_that_is_cut_off_is_asked_for_again(play, db):
@@ -300,6 +300,43 @@ async def test_a_call_in_the_text_that_is_cut_off_is_asked_for_again(play, db):
     run = await run_to_rest(runtime, play, run_id)
     assert run.state.output == "ok"
     assert "before it is complete" in models.asked[1].messages[-1].text()
+
+
+async def database(ctx, q, n=1):
+    raise AssertionError("nobody may call it")
+
+
+async def test_a_tool_that_may_not_be_called_degrades_to_its_declared_fallback(play, db):
+    """L3: who may not query the database searches the web."""
+    query = a_tool(
+        "query_db", "read", database, input_schema=TOOL_SCHEMA,
+        permission_tags=frozenset({"db"}), fallback="look",
+    )  # fmt: skip
+    script = [{"tools": [{"name": "query_db", "input": {"q": "a"}}]}, {"text": "ok"}]
+    runtime, models = await make(db, script, tools=[query, a_look()])
+    run_id = await play.start()  # by nobody: without a role no tag is allowed
+    await run_to_rest(runtime, play, run_id)
+    (call,) = await play.calls(run_id)
+    assert (call["status"], call["served_by"]) == ("succeeded", "look")
+    assert "a x 1" in call["result"]
+    (told,) = await events(play, run_id, "tool.degraded")
+    assert (told["payload"]["fallback"], told["payload"]["why"]) == ("look", "PERMISSION_DENIED")
+    assert "fallback tool look" in models.asked[1].messages[-1].content[0].content
+
+
+async def test_a_fallback_that_may_not_be_called_either_leaves_the_denial(play, db):
+    tags = frozenset({"db"})
+    query = a_tool(
+        "query_db", "read", database, input_schema=TOOL_SCHEMA, permission_tags=tags,
+        fallback="look",
+    )  # fmt: skip
+    script = [{"tools": [{"name": "query_db", "input": {"q": "a"}}]}, {"text": "ok"}]
+    runtime, _ = await make(db, script, tools=[query, a_look(permission_tags=tags)])
+    run_id = await play.start()
+    await run_to_rest(runtime, play, run_id)
+    (call,) = await play.calls(run_id)
+    assert (call["status"], call["error_type"]) == ("rejected", "PERMISSION_DENIED")
+    assert "Its fallback look was not called" in call["result"]
 
 
 async def test_secrets_are_not_in_the_record_of_repairs(play, db):
