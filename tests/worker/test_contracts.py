@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, OnDelta
@@ -337,6 +339,19 @@ async def test_a_fallback_that_may_not_be_called_either_leaves_the_denial(play, 
     (call,) = await play.calls(run_id)
     assert (call["status"], call["error_type"]) == ("rejected", "PERMISSION_DENIED")
     assert "Its fallback look was not called" in call["result"]
+
+
+async def test_the_example_of_the_documentation_runs(play, db):
+    path = Path(__file__).parents[2] / "examples" / "invoice.yaml"
+    fields = yaml.safe_load(path.read_text())
+    script = fields.pop("model_options")["script"]
+    runtime, models = await make(db, script, **fields)
+    run_id = await play.start()
+    run = await run_to_rest(runtime, play, run_id)
+    assert run.state.output == '{"currency":"EUR","paid":false,"total":120}'
+    assert len(models.asked) == 2
+    told = [e["type"] for e in await events(play, run_id, "answer.")]
+    assert told == ["answer.refused", "answer.repaired"]
 
 
 async def test_secrets_are_not_in_the_record_of_repairs(play, db):
