@@ -231,6 +231,22 @@ def _approval_expired(payload: Payload, _: str) -> str:
     return f"nobody decided about {tool} ({payload.get('call')}) in time; it is not run"
 
 
+def _answer_repaired(payload: Payload, _: str) -> str:
+    kinds = payload.get("kinds") or {}
+    listed = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+    return f"repaired to be read ({payload.get('of')}): {listed}"
+
+
+def _answer_refused(payload: Payload, _: str) -> str:
+    causes = "; ".join(
+        f"{p.get('at')}: {p.get('cause')}" if p.get("at") else str(p.get("cause"))
+        for p in payload.get("problems") or ()
+    )
+    asked, most = int(payload.get("asked") or 0), int(payload.get("of_asks") or 0)
+    then = f"asked again ({asked + 1} of {most})" if asked < most else "the run ends"
+    return f"not the {payload.get('of')} that was asked for: {short(causes, 160)}; {then}"
+
+
 def _recovered(payload: Payload, _: str) -> str:
     why = short(str(payload.get("why")))
     lost = f"its worker was lost ({why})"
@@ -299,6 +315,13 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
     ev.RUN_CANCELLED: _ended,
     ev.STEP_FAILED: _step_failed,
     ev.MODEL_ANSWERED: _answered,
+    ev.ANSWER_REPAIRED: _answer_repaired,
+    ev.ANSWER_REFUSED: _answer_refused,
+    ev.ANSWER_DOUBTED: lambda payload, _: (
+        f"the model is not sure of {payload.get('call')} {payload.get('tool')}: "
+        f"{short(str(payload.get('why')))}"
+        + (", so a person is asked" if payload.get("confirm") else "")
+    ),
     ev.TOOL_STARTED: _tool_started,
     ev.TOOL_PROGRESS: _tool_progress,
     ev.TOOL_COMPLETED: _tool,

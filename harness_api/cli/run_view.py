@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -198,7 +199,7 @@ def print_outcome(run: Run) -> None:
     if run.error is not None:
         print(f"\nError: {error_text(run.error)}")
     if run.output is not None:
-        print(f"\nResult{scripted(run.scripted)}:\n\n{clean(run.output)}")
+        print(f"\nResult{scripted(run.scripted)}:\n\n{clean(_result(run))}")
     if run.needs_a_person:
         print_wait(run)
         print(f"`harness runs cancel {run.id}` stops it.")
@@ -212,6 +213,13 @@ def print_outcome(run: Run) -> None:
         )
     elif run.is_over and run.status != OUTCOME_OK:
         print(f"\n`harness runs retry {run.id}` goes on from its last checkpoint.")
+
+
+def _result(run: Run) -> str:
+    """Return the output as people read it."""
+    if run.output_json is None:
+        return run.output or ""
+    return json.dumps(run.output_json, ensure_ascii=False, indent=2)
 
 
 def _print_poisoned(run: Run) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness_api.cli import follow as live
+from harness_api.cli.files import read_object
 from harness_api.cli.options import Json, Limit, RunId, connect, examples, group, pairs
 from harness_api.cli.output import print_json, print_json_line, say
 from harness_api.cli.run_view import print_run, print_runs
@@ -57,6 +59,9 @@ def submit(  # noqa: PLR0917 - typer wants it so
             help="While the session's last run is going: reject, enqueue, interrupt or steer."
         ),
     ] = None,
+    output_schema: Annotated[
+        Path | None, typer.Option(help="A file with the JSON Schema that the output has to fit.")
+    ] = None,
     concurrency_key: Annotated[str | None, typer.Option(help="Runs of one key take turns.")] = None,
     concurrency_max: Annotated[
         int | None, typer.Option(min=1, help="How many of the key run at once; default 1.")
@@ -73,6 +78,7 @@ def submit(  # noqa: PLR0917 - typer wants it so
     check_one(follow, wait)
     tags = pairs(tag or [], "--tag")
     question = _read_stdin() if text == "-" else text
+    schema = read_object(output_schema) if output_schema is not None else None
     with connect() as client:
         run = client.runs.create(
             agent,
@@ -88,6 +94,7 @@ def submit(  # noqa: PLR0917 - typer wants it so
             max_cost_usd=max_cost_usd,
             timeout_s=timeout_s,
             on_busy=on_busy,
+            output_schema=schema,
             concurrency_key=concurrency_key,
             concurrency_max=concurrency_max,
             idempotency_key=idempotency_key,

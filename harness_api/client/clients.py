@@ -13,6 +13,7 @@ from harness_api.client.http import Http
 from harness_api.client.mcp_servers import McpServers
 from harness_api.client.models import Models
 from harness_api.client.policies import PolicyRules
+from harness_api.client.repairs import Repairs
 from harness_api.client.resources import (
     Agents,
     Artifacts,
@@ -44,6 +45,7 @@ class _Nouns(Generic[M]):
         self.runs: Runs[M] = Runs(http)
         self.approvals: Approvals[M] = Approvals(http)
         self.effects: Effects[M] = Effects(http)
+        self.repairs: Repairs[M] = Repairs(http)
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
         self.tools: Tools[M] = Tools(http)

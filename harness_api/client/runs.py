@@ -59,6 +59,7 @@ class Runs(Resource[M]):
         max_cost_usd: float | None = None,
         timeout_s: float | None = None,
         on_busy: str | None = None,
+        output_schema: Mapping[str, Any] | None = None,
         concurrency_key: str | None = None,
         concurrency_max: int | None = None,
         idempotency_key: str | None = None,
@@ -68,7 +69,8 @@ class Runs(Resource[M]):
         A call with the same `idempotency_key` and arguments within 24 h returns the same run.
         Without one a fresh key is sent, so that a broken connection never starts a second run.
         `on_busy` says what to do while the session's last run is going: `reject`, `enqueue`,
-        `interrupt` or `steer` (which returns that run).
+        `interrupt` or `steer` (which returns that run). With an `output_schema` (JSON Schema) the
+        output fits it, and `Run.output_json` has it parsed.
         """
         body = given(
             agent=agent,
@@ -84,6 +86,7 @@ class Runs(Resource[M]):
             max_cost_usd=max_cost_usd,
             timeout_s=timeout_s,
             on_busy=on_busy,
+            output_schema=dict(output_schema) if output_schema is not None else None,
             concurrency_key=concurrency_key,
             concurrency_max=concurrency_max,
         )

@@ -14,9 +14,11 @@ from harness_api.schemas.runs import (
     Usage,
 )
 from harness_common.core.ids import encode
+from harness_common.core.message import Json
 from harness_common.core.phase import phase, shown_status, turn_state
 from harness_common.core.rules import is_suspect
 from harness_common.core.run import TERMINAL
+from harness_common.store import json_codec
 from harness_common.store.db import Row
 from harness_common.store.rows import run_from_row
 
@@ -45,6 +47,7 @@ def run_view(row: Row, waiting: dict[str, Any] | None = None) -> RunView:
         failures=state.failures,
         input=row["input"],
         output=state.output,
+        output_json=_parsed(row, state.output),
         stop_reason=state.stop_reason,
         error=state.error,
         usage=Usage(
@@ -92,6 +95,11 @@ def run_view(row: Row, waiting: dict[str, Any] | None = None) -> RunView:
             lineage=f"/v1/runs/{run_id}/lineage",
         ),
     )
+
+
+def _parsed(row: Row, output: str | None) -> Json:
+    """Parse an output that has a schema: it is in canonical form."""
+    return json_codec.loads(output) if row["structured"] and output is not None else None
 
 
 def parent_ref(row: Row) -> ParentRef | None:

@@ -77,6 +77,7 @@ async def create_run(
             max_cost_usd=body.max_cost_usd,
             timeout_s=body.timeout_s,
             on_busy=body.on_busy,
+            output_schema=body.output_schema,
             concurrency_key=body.concurrency_key,
             concurrency_max=body.concurrency_max,
             created_by=caller.name,

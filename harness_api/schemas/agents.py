@@ -8,10 +8,17 @@ from pydantic import Field
 
 from harness_api.schemas.base import Input, Output, Time, WholeNumbers
 from harness_common.contracts.agent import AgentSpec, Name, RetrySpec, ToolName
+from harness_common.contracts.contract import HEDGES, ContractSpec, Word
 
 
 class RetrySpecInput(WholeNumbers, RetrySpec):
     """How patiently a failing step is tried again."""
+
+
+class ContractSpecInput(WholeNumbers, ContractSpec):
+    """The form of an agent's answers, and how far they may be repaired."""
+
+    hedges: Annotated[tuple[Word, ...], Field(strict=False, max_length=100)] = HEDGES
 
 
 class AgentSpecInput(WholeNumbers, AgentSpec):
@@ -22,6 +29,7 @@ class AgentSpecInput(WholeNumbers, AgentSpec):
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     retry: RetrySpecInput = RetrySpecInput()
+    contract: ContractSpecInput = ContractSpecInput()
 
     def plain(self) -> AgentSpec:
         """Return the definition as everybody else knows it."""

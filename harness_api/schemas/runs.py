@@ -68,6 +68,10 @@ class RunAsked(Input):
     max_tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
+    output_schema: Annotated[
+        dict[str, Any] | None,
+        Field(description="JSON Schema of the run's output, in place of the agent's."),
+    ] = None
     concurrency_key: ConcurrencyKey | None = None
     concurrency_max: Annotated[
         int, Field(ge=1, le=10_000, description="Runs of the key that may run at once.")
@@ -205,6 +209,8 @@ class RunView(Output):
     failures: int
     input: str
     output: str | None
+    output_json: Json = None
+    """The output parsed, when an `output_schema` said that it is JSON."""
     stop_reason: str | None
     error: Json
     usage: Usage

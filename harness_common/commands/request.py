@@ -9,6 +9,7 @@ from uuid import UUID
 
 from harness_common.broker.publish import Doorbell
 from harness_common.commands.control import Asked
+from harness_common.core.message import Json
 from harness_common.core.run import Status
 
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer"]
@@ -52,6 +53,8 @@ class StartRun:
     parent: Parent | None = None
     marks: tuple[str, ...] = ()
     """What has touched whoever wrote the input (`core.taint`): a child has what its parent has."""
+    output_schema: Json = None
+    """JSON Schema of the output, in place of the agent's."""
     created_by: str = ""
     trace_id: str = ""
     idempotency_key: str | None = None

@@ -11,10 +11,11 @@ from harness_common.commands.control import cancel_run, steer_in
 from harness_common.commands.insert import First, insert
 from harness_common.commands.request import Interrupted, Started, StartRun
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.output import check_output_schema
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.ids import encode
-from harness_common.core.message import Trust, user
+from harness_common.core.message import Json, Trust, user
 from harness_common.core.run import TERMINAL, RunState, Status
 from harness_common.core.taint import UNTRUSTED, memo_with
 from harness_common.store.audit import Actor, Entry, record
@@ -56,7 +57,9 @@ async def start_in(
     state = RunState(limits=limits, messages=1, memo=memo_with({}, request.marks))
     held_for = "session" if _head_is_going(begun, request) else None
     trust: Trust = "untrusted" if UNTRUSTED in request.marks else "trusted"
-    first = First(state, (user(request.input, trust),), held_for=held_for)
+    first = First(
+        state, (user(request.input, trust),), overrides=_overrides(request), held_for=held_for
+    )
     started = await insert(db, conn, tenant_id, begun, spec, request, first)
     if actor is not None:
         detail = {"agent": f"{begun['agent_name']}@{begun['agent_version']}"}
@@ -137,6 +140,14 @@ async def _steer_head(
         db, conn, tenant_id, run_id, text=request.input, by=request.created_by, actor=actor
     )
     return Started(run_id, request.session_id, asked.status, steered=True)
+
+
+def _overrides(request: StartRun) -> dict[str, Json]:
+    """Return what the run has in place of its agent's definition."""
+    if request.output_schema is None:
+        return {}
+    check_output_schema(request.output_schema)
+    return {"output_schema": request.output_schema}
 
 
 def _head_is_going(begun: Row, request: StartRun) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from harness_common.contracts.contract import ContractSpec
 from harness_common.contracts.tool_choice import ToolChoice
 from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
@@ -72,6 +73,9 @@ class AgentSpec(BaseModel):
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
     queue: QueueName = "steps.default"
+    output_schema: dict[str, JsonValue] | None = None
+    """JSON Schema of the run's output, an object; None leaves it to be text."""
+    contract: ContractSpec = ContractSpec()
 
     @model_validator(mode="after")
     def _has_the_chosen_tool(self) -> AgentSpec:
@@ -89,8 +93,10 @@ class AgentSpec(BaseModel):
         return self.max_turns or PRESETS[self.preset]
 
     def with_overrides(self, overrides: Mapping[str, JsonValue]) -> AgentSpec:
-        """Return the definition as a fork changed it; `recorded` (a dry run) is no part of it."""
-        changed = {k: v for k, v in overrides.items() if k in {"model", "tools"}}
+        """Return the definition as a fork or the run's start changed it; `recorded` (a dry run) is
+        no part of it.
+        """
+        changed = {k: v for k, v in overrides.items() if k in {"model", "tools", "output_schema"}}
         if not changed:
             return self
         fields = self.model_dump() | changed

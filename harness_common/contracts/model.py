@@ -57,6 +57,10 @@ class ChatRequest:
     total_timeout_s: float = 300.0
     options: Mapping[str, Json] = field(default_factory=dict)
     """Agent-level model options that only this provider understands."""
+    answer_schema: Json = None
+    """When set, the whole answer has to be a JSON object of this schema. A provider with a JSON
+    mode says so to the server; what comes back is checked in any case.
+    """
     step: int = 0
     """Number of the step that asks (1 for the first): which declared answer the scripted model
     gives.

@@ -72,6 +72,8 @@ class Facts:
     arguments: Json = None
     recheck: bool = False
     """The call has ended: may its recorded result still be read?"""
+    doubt: str = ""
+    """Why the model itself is not sure of the call, when its agent wants a person asked then."""
 
     @property
     def tainted(self) -> bool:
@@ -92,6 +94,8 @@ class Facts:
         """Write the facts; the arguments are in the ledger already, here is their digest."""
         out = {name: getattr(self, name) for name in _FACTS}
         out["arguments"] = digest_of(self.arguments)
+        if not self.doubt:
+            del out["doubt"]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}
 
     @staticmethod
@@ -234,6 +238,7 @@ def decide(facts: Facts, policies: Policies = Policies()) -> Decision:
         or _rules("tenant", facts, policies.tenant, looks)
         or _builtin(facts, policies, looks)
     )
+    found = _unless_doubted(found, facts, looks)
     return replace(
         found,
         policy_version=policies.version,
@@ -241,6 +246,14 @@ def decide(facts: Facts, policies: Policies = Policies()) -> Decision:
         facts=facts,
         looks=tuple(looks),
     )
+
+
+def _unless_doubted(found: Decision, facts: Facts, looks: list[Look]) -> Decision:
+    """Ask about a call that may be made, but of which the model is not sure."""
+    if not facts.doubt or found.verdict is not Verdict.ALLOW or facts.recheck:
+        return found
+    looks.append(Look("builtin", "doubt", True, facts.doubt))
+    return Decision(Verdict.ASK, (facts.doubt,), "builtin.doubt")
 
 
 def offers(facts: Facts, policies: Policies) -> bool:

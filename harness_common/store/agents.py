@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.output import check_output_schema
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
@@ -25,8 +26,9 @@ async def put_agent(
     db: Database, tenant_id: UUID, name: str, spec: AgentSpec, actor: Actor
 ) -> tuple[Row, bool]:
     """Add a version of an agent, unless its newest one is the same; return the version and whether
-    it is new.
+    it is new. Raises `Invalid` for an `output_schema` that is none.
     """
+    check_output_schema(spec.output_schema)
     digest = spec.digest()
     params = {
         "tenant_id": tenant_id,

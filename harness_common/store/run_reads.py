@@ -98,8 +98,15 @@ async def list_runs(
 
 def _run_rows() -> Select[tuple[object, ...]]:
     scripted = func.coalesce(agents.c.spec["model"].astext.startswith("scripted/"), False)
+    schema = func.coalesce(runs.c.overrides["output_schema"], agents.c.spec["output_schema"])
+    structured = func.coalesce(func.jsonb_typeof(schema) == "object", False)
     return (
-        select(runs, workers.c.name.label("worker_name"), scripted.label("scripted"))
+        select(
+            runs,
+            workers.c.name.label("worker_name"),
+            scripted.label("scripted"),
+            structured.label("structured"),
+        )
         .outerjoin(workers, workers.c.incarnation == runs.c.claimed_by)
         .outerjoin(
             agents, and_(agents.c.tenant_id == runs.c.tenant_id, agents.c.id == runs.c.agent_id)

@@ -32,7 +32,7 @@ _JSONS: Final = frozenset(
     }
 )
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "error": ("message",),
+    "error": ("message", "detail"),
     "memo": ("steer",),
     "evidence": ("late_result",),
 }

@@ -112,6 +112,9 @@ class OpenAIChat:
                 body["tool_choice"] = chat_tool_choice(request.tool_choice)
         if can.temperature and request.temperature is not None:
             body["temperature"] = request.temperature
+        if can.json_mode and request.answer_schema is not None:
+            form = {"name": "answer", "schema": request.answer_schema}
+            body.setdefault("response_format", {"type": "json_schema", "json_schema": form})
         if can.streaming:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}

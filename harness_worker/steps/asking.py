@@ -7,10 +7,11 @@ twice here: a failure that does not lead to the next model is raised, and the sc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from harness_common.contracts.model import ChatRequest, ChatResult, Model, OnDelta
+from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, Model, OnDelta
 from harness_common.core import events as ev
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.events import Event
@@ -41,7 +42,8 @@ class Asked:
     answer: ChatResult
     name: str
     """`provider/model` as the agent names it."""
-    scripted: bool
+    capabilities: Capabilities
+    """Of the model that answered."""
     guidance: Guidance
 
 
@@ -54,21 +56,30 @@ class _Candidate:
     """Why others go first; None when nothing speaks against it."""
 
 
-async def ask(ctx: StepContext, request: ChatRequest, *, show: bool = True) -> Asked:
+Form = Callable[[ChatRequest, Capabilities], ChatRequest]
+"""Puts a request into the form that fits what a model can do."""
+
+
+async def ask(
+    ctx: StepContext, request: ChatRequest, *, show: bool = True, form: Form | None = None
+) -> Asked:
     """Ask the models of the agent's chain, in order, until one answers.
 
-    `request` is meant for the first; `show` streams the answer to whoever watches. Raises what
-    `Model.chat` raises, and `Limited` without a call while the provider is throttled.
+    `request` is put into its `form` for each of them; `show` streams the answer to whoever watches.
+    Raises what `Model.chat` raises, and `Limited` without a call while the provider is throttled.
     """
-    return await _Asking(ctx, request, show).run()
+    return await _Asking(ctx, request, show, form).run()
 
 
 class _Asking:
     """One question on its way along the chain."""
 
-    def __init__(self, ctx: StepContext, request: ChatRequest, show: bool) -> None:
+    def __init__(
+        self, ctx: StepContext, request: ChatRequest, show: bool, form: Form | None
+    ) -> None:
         self._ctx = ctx
         self._request = request
+        self._form = form
         self._show = show
         self._chain = (ctx.spec.model, *ctx.spec.fallback_models)
         self._tried: list[dict[str, Json]] = []
@@ -120,7 +131,7 @@ class _Asking:
         return Asked(
             answer,
             one.name,
-            one.model.capabilities.scripted,
+            one.model.capabilities,
             Guidance(events=(*self._events, *self._degraded(one.name))),
         )
 
@@ -149,7 +160,7 @@ class _Asking:
         called_at = runtime.clock.now()
         on_delta = self._listener() if self._show and model.capabilities.streaming else None
         try:
-            answer = await model.chat(self._request_for(one.name), on_delta)
+            answer = await model.chat(self._request_for(one), on_delta)
         except Limited as error:
             wants_slot = is_last or not goes_on(error, 0, 1)
             raise await throttles.refused(
@@ -167,14 +178,17 @@ class _Asking:
 
         return on_delta
 
-    def _request_for(self, name: str) -> ChatRequest:
+    def _request_for(self, one: _Candidate) -> ChatRequest:
         """Return the request as this model of this provider can be asked it."""
-        provider, _, own = name.partition("/")
-        options = self._request.options
+        provider, _, own = one.name.partition("/")
+        request = self._request
+        options = request.options
         if provider != self._chain[0].partition("/")[0]:
             options = {k: v for k, v in options.items() if k in _OF_EVERY_PROVIDER}
-        messages = repaired(self._request.messages, provider, own)
-        return replace(self._request, model=own, messages=messages, options=options)
+        request = replace(request, model=own, options=options)
+        if self._form is not None:
+            request = self._form(request, one.model.capabilities)
+        return replace(request, messages=repaired(request.messages, provider, own))
 
     # ── what became of it ────────────────────────────────────────────────────────────────────────
 

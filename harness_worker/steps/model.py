@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from harness_common.contracts.model import ChatRequest, ToolDef
+from harness_common.contracts.model import Capabilities, ChatRequest, ToolDef
+from harness_common.core.guidance import summed
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.asking import ask
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.contract.answer import read_answer
+from harness_worker.steps.contract.request import contracted
+from harness_worker.steps.contract.terms import terms_of
+from harness_worker.steps.guards import after_answer
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
 from harness_worker.steps.tool_choice import tool_choice
@@ -37,8 +42,13 @@ async def run(ctx: StepContext) -> ModelAnswered:
         step=ctx.number,
         tool_choice=tool_choice(ctx, tools),
     )
-    asked = await ask(ctx, request)
-    answer = asked.answer
+
+    def contract(request: ChatRequest, can: Capabilities) -> ChatRequest:
+        return contracted(request, terms_of(ctx, can, tools))
+
+    asked = await ask(ctx, request, form=contract)
+    terms = terms_of(ctx, asked.capabilities, tools)
+    answer, ruled = await read_answer(ctx, terms, asked.answer)
     return ModelAnswered(
         message=answer.message,
         finish=answer.finish,
@@ -48,8 +58,8 @@ async def run(ctx: StepContext) -> ModelAnswered:
         cached_input_tokens=answer.usage.cached_input_tokens,
         cost_usd=answer.cost_usd or 0.0,
         priced=answer.cost_usd is not None,
-        scripted=asked.scripted,
+        scripted=asked.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
-        guidance=asked.guidance,
         cache_write_tokens=answer.usage.cache_write_tokens,
+        guidance=summed((asked.guidance, ruled, after_answer(ctx, request, answer))),
     )

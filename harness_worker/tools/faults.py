@@ -4,6 +4,8 @@ the model is told of it.
 
 from __future__ import annotations
 
+from typing import Final
+
 from harness_common.contracts.tool import EffectClass, ToolSpec
 from harness_common.core.errors import (
     HarnessError,
@@ -18,6 +20,7 @@ from harness_common.store.json_codec import storable_text
 from harness_worker.models.redact import blot
 from harness_worker.tools.call import Ended
 
+PERMISSION_DENIED: Final = "PERMISSION_DENIED"
 _MAX_CHARS = 2_000
 
 
@@ -45,7 +48,7 @@ def refused(name: str, error: HarnessError, said: str | None = None) -> Ended:
 def denied(name: str, decision: Decision) -> Ended:
     """Word a no of policy."""
     why = "; ".join(decision.reasons) or "policy does not allow it"
-    return failed(name, "PERMISSION_DENIED", f"E403: {why}", CallStatus.REJECTED)
+    return failed(name, PERMISSION_DENIED, f"E403: {why}", CallStatus.REJECTED)
 
 
 def classify(spec: ToolSpec, error: Exception, said: str) -> Ended:

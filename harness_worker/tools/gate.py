@@ -7,9 +7,11 @@ The rules are pure (`core.policy`); what they look at was read once, at the star
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from harness_common.contracts.tool import Tool
+from harness_common.core.doubt import doubt_about
 from harness_common.core.policy import Decision, Verdict, decide
 from harness_common.core.tool_call import CallStatus
 from harness_worker.tools.call import PendingCall, ToolScope
@@ -42,6 +44,9 @@ class Gate:
         facts = view.about(
             tool.spec, call.arguments, beside=self._beside(call), spoken_for_usd=others_usd
         )
+        doubt = doubt_about(self._scope.run.state.memo, call.index)
+        if doubt is not None:
+            facts = replace(facts, doubt=doubt)
         decision = decide(facts, view.facts.policies)
         if decision.verdict is Verdict.DENY:
             self._adds.pop(call.index, None)

@@ -27,7 +27,7 @@ from harness_worker.tools.approvals import Approvals, Approved
 from harness_worker.tools.attempt import attempt, attempts, tell
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
-from harness_worker.tools.faults import denied, failed, refused
+from harness_worker.tools.faults import PERMISSION_DENIED, denied, failed, refused
 from harness_worker.tools.gate import Gate, marks_after
 from harness_worker.tools.ledger import Ledger, fingerprint
 from harness_worker.tools.need_input import open_question
@@ -36,6 +36,7 @@ from harness_worker.tools.notes import note
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
+_BEGUN = {CallStatus.AWAITING_APPROVAL, CallStatus.RUNNING}
 _RANK = {EffectClass.READ: 0, EffectClass.IDEMPOTENT: 1, EffectClass.WRITE: 2}
 
 
@@ -96,9 +97,12 @@ class ToolRunner:
         except HarnessError as error:
             return self._outcome(call, None, refused(call.name, error))
         allowed = await self._allowed(call, tool)
-        if isinstance(allowed, Ended):
-            return self._outcome(call, tool, allowed)
-        return await self._run_allowed(allowed, tool)
+        if not isinstance(allowed, Ended):
+            return await self._run_allowed(allowed, tool)
+        outcome = self._outcome(call, tool, allowed)
+        if allowed.error_type != PERMISSION_DENIED or call.status in _BEGUN:
+            return outcome
+        return await self._without(call, tool, outcome, PERMISSION_DENIED)
 
     async def _allowed(self, call: PendingCall, tool: Tool) -> PendingCall | Ended:
         """Ask policy, and a person where policy wants one; returns the call as it may be made."""
@@ -237,8 +241,9 @@ class ToolRunner:
     async def _without(
         self, call: PendingCall, tool: Tool, outcome: CallOutcome, why: str
     ) -> CallOutcome:
-        """Call the fallback of a tool that does not work; without one that helps, `outcome` is the
-        answer. The fallback is asked about like any tool, and has no fallback of its own.
+        """Call the fallback of a tool that does not work, or that may not be called; without one
+        that helps, `outcome` is the answer. The fallback is asked about like any tool, and has no
+        fallback of its own.
         """
         if tool.spec.fallback is None:
             return outcome

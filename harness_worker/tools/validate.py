@@ -69,6 +69,28 @@ def result_problems(spec: ToolSpec, value: Json) -> list[tuple[str, str]]:
     return [("result" if path == "arguments" else path, cause) for path, cause in found]
 
 
+def output_problems(schema: Json, value: Json) -> list[tuple[str, str]]:
+    """List where a run's output is not what its `output_schema` asks for, as (path, cause)."""
+    key = ("output", json.dumps(schema))
+    if key not in _compiled:
+        if len(_compiled) >= _MAX_COMPILED:
+            _compiled.clear()
+        _compiled[key] = (
+            schema,
+            _Validator(schema, format_checker=_FORMATS, registry=Registry()),
+        )
+    try:
+        errors = list(_compiled[key][1].iter_errors(value))
+    except RecursionError:
+        return [("output", "is nested too deeply for the schema")]
+    ordered = sorted(errors, key=lambda e: list(map(str, e.path)))
+    found = [problem for error in ordered[:_MAX_PROBLEMS] for problem in _explain(error)]
+    return [
+        ("output" if path == "arguments" else path, cause.replace("of this tool", "of the output"))
+        for path, cause in found
+    ]
+
+
 def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     """Return the compiled validator of a tool's results; as it is written, fields may be added."""
     key = (spec.name, spec.version, "result")

@@ -50,6 +50,28 @@ async def test_a_run_pins_the_version_it_was_started_with(api):
     assert (await api.post("/v1/runs", json=pinned)).json()["agent"]["version"] == 1
 
 
+async def test_an_output_schema_that_is_none_is_refused_with_its_pointer(api):
+    for schema, pointer, words in (
+        ({"type": "array"}, "/output_schema", '"type": "object"'),
+        ({"type": "object", "properties": {"a": {"type": "sting"}}},
+         "/output_schema/properties/a/type", "sting"),
+        ({"type": "object", "properties": {"a": {"pattern": "(?=x)"}}},
+         "/output_schema/properties/a/pattern", "RE2"),
+        ({"type": "object", "$ref": "https://example.org/x"}, "/output_schema/$ref", "inside"),
+    ):  # fmt: skip
+        answer = await put(api, output_schema=schema)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (422, "OUTPUT_SCHEMA_INVALID")
+        assert problem["field"] == "output_schema"
+        assert words in problem["detail"]
+        asked = {"agent": "a", "input": "x", "output_schema": schema}
+        refused = await api.post("/v1/runs", json=asked)
+        assert (refused.status_code, refused.json()["code"]) == (422, "OUTPUT_SCHEMA_INVALID")
+        assert pointer in str(problem)
+    assert (await put(api, contract={"reasks": 99})).status_code == 422
+    assert (await put(api, contract={"hedges": ["perhaps"], "reasks": 1.0})).status_code == 201
+
+
 async def test_an_unknown_agent_is_not_found(api):
     for path in ("/v1/agents/c", "/v1/agents/c/versions", "/v1/agents/a/versions/9"):
         answer = await api.get(path)

@@ -20,6 +20,7 @@ from harness_api.client.types.operations import (
     Webhook,
     Worker,
 )
+from harness_api.client.types.repairs import RepairCount, RepairStats
 from harness_api.client.types.runs import (
     AgentRef,
     Artifact,
@@ -108,6 +109,8 @@ __all__ = [
     "Question",
     "Readiness",
     "Relative",
+    "RepairCount",
+    "RepairStats",
     "RuleLook",
     "Run",
     "Schedule",

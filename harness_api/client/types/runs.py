@@ -79,6 +79,8 @@ class Run(View):
     failures: int = 0
     input: str = ""
     output: str | None = None
+    output_json: Any = None
+    """The output parsed, when an `output_schema` said that it is JSON."""
     stop_reason: str | None = None
     error: dict[str, Any] | None = None
     usage: Usage = Usage()

@@ -25,6 +25,7 @@ from harness_common.store.schema.operations import (
     workers,
 )
 from harness_common.store.schema.policies import policies
+from harness_common.store.schema.repairs import repairs
 from harness_common.store.schema.runs import (
     artifacts,
     checkpoints,
@@ -68,6 +69,7 @@ __all__ = [
     "metadata",
     "platform",
     "policies",
+    "repairs",
     "runs",
     "schedule_firings",
     "schedules",
