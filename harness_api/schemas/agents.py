@@ -7,11 +7,25 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from harness_api.schemas.base import Input, Output, Time, WholeNumbers
-from harness_common.contracts.agent import AgentSpec, Name, RetrySpec, ToolName
+from harness_common.contracts.agent import AgentSpec, HandoffTarget, Name, RetrySpec, ToolName
+from harness_common.contracts.loop_guards import LoopGuards
+from harness_common.contracts.stop_when import StopWhen
 
 
 class RetrySpecInput(WholeNumbers, RetrySpec):
     """How patiently a failing step is tried again."""
+
+
+class LoopGuardsInput(WholeNumbers, LoopGuards):
+    """How closely a run is watched for going round in circles."""
+
+
+class StopWhenInput(WholeNumbers, StopWhen):
+    """A condition that ends a run."""
+
+    tool_calls: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
 
 class AgentSpecInput(WholeNumbers, AgentSpec):
@@ -22,6 +36,9 @@ class AgentSpecInput(WholeNumbers, AgentSpec):
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     retry: RetrySpecInput = RetrySpecInput()
+    loop_guards: LoopGuardsInput = LoopGuardsInput()
+    stop_when: Annotated[tuple[StopWhenInput, ...], Field(strict=False, max_length=20)] = ()
+    handoffs: Annotated[tuple[HandoffTarget, ...], Field(strict=False, max_length=50)] = ()
 
     def plain(self) -> AgentSpec:
         """Return the definition as everybody else knows it."""

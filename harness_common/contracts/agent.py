@@ -8,12 +8,19 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from harness_common.contracts.loop_guards import LoopGuards
+from harness_common.contracts.stop_when import StopWhen
 from harness_common.core.budget import PRESETS
+from harness_common.core.handoff import TRANSFER
 from harness_common.core.lease import is_quarantine
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}__\*)$")]
 """A tool, or `server__*`: all tools of an MCP server that the tenant has accepted."""
+
+
+HandoffTarget = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,51}$")]
+"""An agent whose name fits into that of a tool: no dot, at most 52 characters."""
 
 
 def _no_quarantine(queue: str) -> str:
@@ -64,12 +71,23 @@ class AgentSpec(BaseModel):
     model_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
+    loop_guards: LoopGuards = LoopGuards()
+    stop_when: tuple[StopWhen, ...] = ()
+    """Conditions that end a run besides the model's final answer."""
+    handoffs: tuple[HandoffTarget, ...] = ()
+    """Agents that this one may hand a run to: each is a tool `transfer_to_NAME`."""
     queue: QueueName = "steps.default"
 
     @property
     def turns(self) -> int:
         """Return the cap on model answers."""
         return self.max_turns or PRESETS[self.preset]
+
+    def with_handoffs(self) -> AgentSpec:
+        """Return the definition with its hand-offs among its tools."""
+        names = [f"{TRANSFER}{agent}" for agent in self.handoffs]
+        new = [name for name in dict.fromkeys(names) if name not in self.tools]
+        return self.model_copy(update={"tools": (*self.tools, *new)}) if new else self
 
     def with_overrides(self, overrides: Mapping[str, JsonValue]) -> AgentSpec:
         """Return the definition as a fork changed it; `recorded` (a dry run) is no part of it."""

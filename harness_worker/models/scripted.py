@@ -37,6 +37,7 @@ from harness_common.contracts.model import (
     Usage,
 )
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
+from harness_common.core.hints import is_hint
 from harness_common.core.message import Block, Json, Message, Text, ToolResult, ToolUse
 from harness_worker.models.estimate import message_tokens, request_tokens
 
@@ -172,10 +173,12 @@ class Scripted:
 
 
 def script_position(messages: Sequence[Message]) -> int:
-    """Count the model's answers since the last user message; tool results are not user messages."""
+    """Count the model's answers since the last user message; tool results are not user messages,
+    nor is what a guard says.
+    """
     count = 0
     for message in reversed(messages):
-        if message.role == "user" and not _only_results(message):
+        if message.role == "user" and not _only_results(message) and not is_hint(message):
             break
         count += message.role == "assistant"
     return count

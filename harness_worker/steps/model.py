@@ -5,9 +5,12 @@ from __future__ import annotations
 from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.errors import Limited
 from harness_common.core.step import ModelAnswered
+from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.guards import after_answer
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
+from harness_worker.steps.registry import registry_of
 from harness_worker.tools.runner import declared_tool
 
 
@@ -21,7 +24,7 @@ async def run(ctx: StepContext) -> ModelAnswered:
         return await recorded_answer(ctx)
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)
-    registry = await runtime.catalog.registry(ctx.run.tenant_id, spec.tools)
+    registry = await registry_of(ctx)
     for name in spec.tools:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
@@ -49,7 +52,7 @@ async def run(ctx: StepContext) -> ModelAnswered:
     except Limited as error:
         raise await throttles.refused(error, called_at, ctx.run.state.limited) from None
     throttles.worked(model.scope, answer.rate)
-    return ModelAnswered(
+    answered = ModelAnswered(
         message=answer.message,
         finish=answer.finish,
         model=answer.model,
@@ -61,3 +64,4 @@ async def run(ctx: StepContext) -> ModelAnswered:
         scripted=model.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
     )
+    return replace(answered, guidance=after_answer(ctx, request, answered))
