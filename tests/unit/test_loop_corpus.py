@@ -7,6 +7,7 @@ object is a failure. A model of a loop goes on whatever it is told.
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,11 @@ def played(case: dict[str, Any], rules: LoopRules | None = None) -> Played:
     return out
 
 
+def tell(text: str) -> None:
+    """Show the figures of the corpus in the test's output."""
+    sys.stdout.write(f"{text}\n")
+
+
 def as_trace(case: dict[str, Any], tool: str, args: Any, result: Any) -> Trace:
     """Make the trace of a call as the worker would."""
     content, error = result, None
@@ -108,8 +114,8 @@ def test_loops_are_noticed_by_the_fourth_round_and_ended(
             endless.append(case["name"])
     share = 1 - len(late) / len(LOOPS)
     with capsys.disabled():
-        print(f"\nloops: {len(LOOPS)}, noticed by round {SOON}: {share:.1%}, late: {late}")
-        print(f"       not ended by their own guard: {endless}; memo at most {biggest} bytes")
+        tell(f"\nloops: {len(LOOPS)}, noticed by round {SOON}: {share:.1%}, late: {late}")
+        tell(f"       not ended by their own guard: {endless}; memo at most {biggest} bytes")
     assert share >= 0.95
     assert biggest < 2048
 
@@ -120,8 +126,8 @@ def test_nothing_of_the_control_corpus_is_stopped(capsys: pytest.CaptureFixture[
     blocked = {name: one.blocked for name, one in results.items() if one.blocked}
     hinted = {name: one.hints for name, one in results.items() if one.hints}
     with capsys.disabled():
-        print(f"\ncontrols: {len(CONTROLS)}, stopped: {stopped}, refused: {blocked}")
-        print(f"          hinted ({len(hinted)}): {hinted}")
+        tell(f"\ncontrols: {len(CONTROLS)}, stopped: {stopped}, refused: {blocked}")
+        tell(f"          hinted ({len(hinted)}): {hinted}")
     assert not stopped
     assert not blocked
     assert len(hinted) <= len(CONTROLS) // 10

@@ -153,7 +153,7 @@ def test_settings_are_part_of_an_agent_and_make_sense() -> None:
     spec = AgentSpec.model_validate({"loop_guards": {"dead_loop": False, "hint_after": 4}})
     assert not spec.loop_guards.rules().dead_loop
     assert spec.loop_guards.rules().hint_after == 4
-    with pytest.raises(ValidationError, match="hint_after .5. must be below stop_after .5."):
+    with pytest.raises(ValidationError, match=r"hint_after .5. must be below stop_after .5."):
         LoopGuards(hint_after=5)
     assert PRESETS == {"retrieval": 8, "data": 20, "orchestration": 30}
     assert LoopGuards().rules() == LoopRules()

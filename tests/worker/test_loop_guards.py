@@ -18,7 +18,7 @@ async def set_spec(play: Play, key: str, value: str) -> None:
     """Change a part of the agent; `value` is JSON."""
     await sql(
         play.db,
-        f"UPDATE agents SET spec = jsonb_set(spec, '{{{key}}}', cast(:v AS jsonb))",  # noqa: S608
+        f"UPDATE agents SET spec = jsonb_set(spec, '{{{key}}}', cast(:v AS jsonb))",
         v=value,
     )
 
