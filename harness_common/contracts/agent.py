@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from harness_common.contracts.guardrails import Guardrails
 from harness_common.contracts.loop_guards import LoopGuards
 from harness_common.contracts.stop_when import StopWhen
 from harness_common.core.budget import PRESETS
@@ -74,6 +75,7 @@ class AgentSpec(BaseModel):
     loop_guards: LoopGuards = LoopGuards()
     stop_when: tuple[StopWhen, ...] = ()
     """Conditions that end a run besides the model's final answer."""
+    guardrails: Guardrails = Guardrails()
     handoffs: tuple[HandoffTarget, ...] = ()
     """Agents that this one may hand a run to: each is a tool `transfer_to_NAME`."""
     queue: QueueName = "steps.default"

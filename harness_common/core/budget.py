@@ -48,6 +48,11 @@ class Limits:
         )
 
 
+def is_shared(limit: float | None, own: float | None) -> bool:
+    """Tell whether a cap of a run is its parent's: what it has is less than its agent allows."""
+    return limit is not None and (own is None or limit < own)
+
+
 def exceeded(limits: Limits, tokens: int, cost_usd: float) -> StopReason | None:
     """Name the cap that is used up, as a stop reason; None while there is room."""
     if limits.max_tokens is not None and tokens >= limits.max_tokens:

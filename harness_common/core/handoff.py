@@ -25,6 +25,16 @@ ACTING: Final = "acting"
 """The key of `RunState.memo`: the agent that the run was handed to last, and how often it was."""
 
 
+def is_agent_tool(name: str) -> bool:
+    """Tell whether a tool is another agent."""
+    return name.startswith((AGENT_TOOL, TRANSFER))
+
+
+def agent_of(name: str) -> str:
+    """Return the agent that such a tool is."""
+    return name.removeprefix(AGENT_TOOL if name.startswith(AGENT_TOOL) else TRANSFER)
+
+
 @dataclass(frozen=True, slots=True)
 class Acting:
     """The agent under which a run goes on, and how many hand-offs led there."""

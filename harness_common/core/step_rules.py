@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -11,6 +12,7 @@ from harness_common.core.budget import exceeded
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.guardrail import GuardrailBlocked
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -51,10 +53,12 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     }
     if wait_s is not None:
         recorded["retry_in_s"] = round(wait_s, 3)
-    events = (
+    events: tuple[Event, ...] = (
         Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
         Event(ev.STEP_FAILED, recorded, number),
     )
+    if failure.code == GuardrailBlocked.code and isinstance(failure.detail, Mapping):
+        events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
     free = replace(
         state, claimed=False, failures=failures, limited=limited, memo=_memo_after(state, one)
     )
@@ -75,7 +79,7 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
 
 _REASON_OF: Final = {
     "CHILD_FAILED": StopReason.CHILD_FAILED,
-    "GUARDRAIL_BLOCKED": StopReason.GUARDRAIL_BLOCKED,
+    GuardrailBlocked.code: StopReason.GUARDRAIL_BLOCKED,
 }
 
 

@@ -15,6 +15,7 @@ from harness_common.core.step import CallOutcome, ModelAnswered
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.handoff import hand_over
 from harness_worker.steps.loop_guards import warn_of_budget, watch_answer, watch_rounds
+from harness_worker.steps.shared_budget import end_with_children
 from harness_worker.steps.stop_when import after_answer as stop_on_answer
 from harness_worker.steps.stop_when import after_tools as stop_on_tools
 
@@ -24,6 +25,7 @@ ToolsGuard = Callable[[StepContext, Sequence[CallOutcome]], Guidance]
 AFTER_ANSWER: Final[tuple[AnswerGuard, ...]] = (stop_on_answer, watch_answer)
 AFTER_TOOLS: Final[tuple[ToolsGuard, ...]] = (
     stop_on_tools,
+    end_with_children,
     hand_over,
     watch_rounds,
     warn_of_budget,

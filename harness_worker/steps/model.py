@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.errors import Limited
+from harness_common.core.guidance import summed
 from harness_common.core.step import ModelAnswered
 from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.guardrails import Rails
 from harness_worker.steps.guards import after_answer
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
@@ -28,9 +30,10 @@ async def run(ctx: StepContext) -> ModelAnswered:
     for name in spec.tools:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
+    rails = Rails(ctx)
     request = ChatRequest(
         model=spec.model.partition("/")[2],
-        messages=ctx.history + ctx.messages,
+        messages=await rails.input(),
         system=spec.system,
         tools=[ToolDef(t.name, t.description, t.input_schema) for t in tools],
         max_tokens=spec.max_output_tokens,
@@ -44,11 +47,13 @@ async def run(ctx: StepContext) -> ModelAnswered:
     async def on_delta(text: str) -> None:
         runtime.live.delta(ctx.run.id, ctx.number, text)
 
+    # What a guardrail may still take back is not shown while it is said.
+    streams = model.capabilities.streaming and not spec.guardrails.output
     throttles = runtime.throttles
     await throttles.permit(model.scope, ctx.run.state.memo)
     called_at = runtime.clock.now()
     try:
-        answer = await model.chat(request, on_delta if model.capabilities.streaming else None)
+        answer = await model.chat(request, on_delta if streams else None)
     except Limited as error:
         raise await throttles.refused(error, called_at, ctx.run.state.limited) from None
     throttles.worked(model.scope, answer.rate)
@@ -64,4 +69,6 @@ async def run(ctx: StepContext) -> ModelAnswered:
         scripted=model.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
     )
-    return replace(answered, guidance=after_answer(ctx, request, answered))
+    answered = await rails.output(answered)
+    said = after_answer(ctx, request, answered)
+    return replace(answered, guidance=summed([rails.guidance, said]))

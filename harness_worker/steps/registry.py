@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from harness_common.core.handoff import is_agent_tool
 from harness_worker.steps.context import StepContext
-from harness_worker.tools.agents import agent_tools, is_agent_tool
+from harness_worker.tools.agents import agent_tools
 from harness_worker.tools.registry import ToolRegistry
 
 

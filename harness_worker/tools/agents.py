@@ -14,7 +14,7 @@ from pydantic import Field
 
 from harness_common.contracts.tool import StartChild, Tool, ToolContext
 from harness_common.core.errors import Invalid
-from harness_common.core.handoff import AGENT_TOOL, TRANSFER
+from harness_common.core.handoff import AGENT_TOOL, agent_of, is_agent_tool
 from harness_common.store.db import Database
 from harness_worker.sdk import tool
 
@@ -22,16 +22,11 @@ _MISSING: Final = 0
 """The version of an agent that there is not."""
 
 
-def is_agent_tool(name: str) -> bool:
-    """Tell whether a tool is another agent."""
-    return name.startswith((AGENT_TOOL, TRANSFER))
-
-
 async def agent_tools(
     db: Database, tenant_id: UUID, names: Sequence[str], *, handoffs_left: int
 ) -> list[Tool]:
     """Return the tools that are agents, of those named; one whose agent is missing says so."""
-    agents = {name: _agent_of(name) for name in names if is_agent_tool(name)}
+    agents = {name: agent_of(name) for name in names if is_agent_tool(name)}
     if not agents:
         return []
     found = await db.fetch(
@@ -47,10 +42,6 @@ async def agent_tools(
         else:
             tools.append(_transfer(name, agent, version, about, handoffs_left))
     return tools
-
-
-def _agent_of(name: str) -> str:
-    return name.removeprefix(AGENT_TOOL if name.startswith(AGENT_TOOL) else TRANSFER)
 
 
 def _check(agent: str, version: int) -> None:

@@ -69,6 +69,14 @@ def result_problems(spec: ToolSpec, value: Json) -> list[tuple[str, str]]:
     return [("result" if path == "arguments" else path, cause) for path, cause in found]
 
 
+def schema_problems(schema: Json, value: Json) -> list[tuple[str, str]]:
+    """List where a value does not fit a schema of a tenant, as (path, cause)."""
+    validator = _Validator(schema, format_checker=_FORMATS, registry=Registry())
+    ordered = sorted(validator.iter_errors(value), key=lambda e: list(map(str, e.path)))
+    found = [problem for error in ordered[:_MAX_PROBLEMS] for problem in _explain(error)]
+    return [("answer" if path == "arguments" else path, cause) for path, cause in found]
+
+
 def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     """Return the compiled validator of a tool's results; as it is written, fields may be added."""
     key = (spec.name, spec.version, "result")
