@@ -170,7 +170,9 @@ class Runtime:
     stopping: bool = False
     _cached_chars: int = 0
     _messages: OrderedDict[UUID, _Known] = field(default_factory=OrderedDict)
-    _agents: OrderedDict[UUID, AgentSpec] = field(default_factory=OrderedDict)
+    _agents: OrderedDict[UUID | tuple[UUID, str, int], AgentSpec] = field(
+        default_factory=OrderedDict
+    )
 
     def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
         """Return the committed messages of a run that this process has seen.
@@ -195,23 +197,36 @@ class Runtime:
         self._cached_chars -= self._messages.pop(run_id, _NOTHING).chars
 
     async def agent(self, run: StoredRun) -> AgentSpec:
-        """Return the agent version that a run pinned; versions never change, so they are kept."""
-        spec = self._agents.get(run.agent_id)
-        if spec is None:
-            row = await self.db.fetch_one(
-                "agent_read", {"tenant_id": run.tenant_id, "agent_id": run.agent_id}
-            )
-            if row is None:
-                raise Permanent("the run's agent version is gone", code="AGENT_NOT_FOUND")
-            spec = AgentSpec.model_validate(row["spec"])
-            self._agents[run.agent_id] = spec
-            if len(self._agents) > _CACHED_AGENTS:
-                self._agents.popitem(last=False)
+        """Return the agent version that a run pinned, or was handed to, for its next step."""
+        spec = await self._pinned(run)
         spec = spec.with_overrides(run.overrides) if run.overrides else spec
+        spec = spec.with_handoffs()
         if self.mcp is not None and wildcards(spec.tools):
             # From what is accepted now, at the start of each step.
             names = await self.mcp.expand(run.tenant_id, spec.tools)
             spec = spec.model_copy(update={"tools": names})
+        return spec
+
+    async def _pinned(self, run: StoredRun) -> AgentSpec:
+        """Read an agent version; versions never change, so they are kept."""
+        acting, tenant_id = run.acting, run.tenant_id
+        key = (tenant_id, acting.name, acting.version) if acting.hops else run.agent_id
+        spec = self._agents.get(key)
+        if spec is None:
+            wanted = {"name": acting.name, "version": acting.version}
+            row = (
+                await self.db.fetch_one("agent_version", {"tenant_id": tenant_id, **wanted})
+                if acting.hops
+                else await self.db.fetch_one(
+                    "agent_read", {"tenant_id": tenant_id, "agent_id": run.agent_id}
+                )
+            )
+            if row is None:
+                raise Permanent("the run's agent version is gone", code="AGENT_NOT_FOUND")
+            spec = AgentSpec.model_validate(row["spec"])
+            self._agents[key] = spec
+            if len(self._agents) > _CACHED_AGENTS:
+                self._agents.popitem(last=False)
         return spec
 
 

@@ -282,6 +282,39 @@ def _tool_rejected(payload: Payload, _: str) -> str:
     return f"{payload.get('tool')} ({payload.get('call')}) was not allowed: {why}"
 
 
+def _guard_hinted(payload: Payload, _: str) -> str:
+    guard = str(payload.get("guard"))
+    if guard == "budget":
+        name = str(payload.get("budget")).replace("_", " ")
+        used = f"{payload.get('used')} of {payload.get('limit')}"
+        return f"guard  {name} nearly used up ({used}): the model is told"
+    if guard == "give_up":
+        return "guard  the model gives up at the first error: it is asked to go on"
+    rounds, tools = payload.get("rounds"), ", ".join(map(str, payload.get("tools") or []))
+    return (
+        f"guard  {guard.replace('_', ' ')} after {rounds} rounds of {short(tools, 60)}: "
+        "the model is told to try another way"
+    )
+
+
+def _guard_stopped(payload: Payload, _: str) -> str:
+    tools = short(", ".join(map(str, payload.get("tools") or [])), 60)
+    guard = str(payload.get("guard")).replace("_", " ")
+    return f"guard  {guard}: {payload.get('rounds')} rounds of {tools}, so the run is ended"
+
+
+def _guard_blocked(payload: Payload, _: str) -> str:
+    why = {
+        "REPEATED_CALL": "it has failed twice in the same way",
+        "RESULT_NOT_READY": "it stands on a result that is not there yet",
+    }.get(str(payload.get("why")), str(payload.get("why")))
+    return f"guard  {short(str(payload.get('tool')))} ({payload.get('call')}) is not run: {why}"
+
+
+def _guardrail(payload: Payload, what: str) -> str:
+    return f"rail   {short(str(payload.get('rail')))} {what}: {short(str(payload.get('why')))}"
+
+
 def _resumed(payload: Payload, _: str) -> str:
     return f"goes on after step {payload.get('step')}"
 
@@ -336,6 +369,16 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
     ev.TOOL_BREAKER_OPENED: _breaker_opened,
     ev.TOOL_BREAKER_CLOSED: _breaker_closed,
     ev.TOOL_REJECTED: _tool_rejected,
+    ev.GUARD_HINTED: _guard_hinted,
+    ev.GUARD_BLOCKED: _guard_blocked,
+    ev.GUARD_STOPPED: _guard_stopped,
+    ev.GUARDRAIL_BLOCKED: lambda p, _: _guardrail(p, f"refuses the {p.get('where')}"),
+    ev.GUARDRAIL_REWROTE: lambda p, _: _guardrail(p, f"rewrites the {p.get('where')}"),
+    ev.GUARDRAIL_ASKED_AGAIN: lambda p, _: _guardrail(p, "asks for another answer"),
+    ev.RUN_HANDED_OFF: lambda p, _: f"handed from {p.get('from')} to {p.get('to')}",
+    ev.RUN_CONDITION_MET: lambda p, _: (
+        f"the agent's condition is met: {p.get('condition')} {short(str(p.get('value')))}"
+    ),
     ev.TOOL_DENIED_REPEATEDLY: lambda payload, _: (
         f"{payload.get('tool')} was denied {payload.get('times')} times in a row: "
         "the model is told to stop trying"

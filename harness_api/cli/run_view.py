@@ -21,6 +21,7 @@ from harness_api.cli.output import (
     tags,
     usd,
 )
+from harness_common.core.stop_reasons import in_words
 
 if TYPE_CHECKING:
     from harness_api.client.types import Artifact, FailedAttempt, Run, Step
@@ -80,7 +81,8 @@ def _head(run: Run) -> dict[str, object]:
     return {
         "run": run.id,
         "status": _status(run) + reason + scripted(run.scripted),
-        "agent": f"{run.agent.name} v{run.agent.version}",
+        "stopped because": _why_over(run),
+        "agent": _agent(run),
         "session": run.session_id,
         "input": short(run.input, 100),
         "tags": tags(run.tags),
@@ -98,6 +100,18 @@ def _head(run: Run) -> dict[str, object]:
         f"{run.usage.output_tokens} out, {usd(run.usage.cost_usd)}",
         "limits": ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in caps.items()),
     }
+
+
+def _why_over(run: Run) -> str | None:
+    return in_words(run.stop_reason) if run.stop_reason and run.is_over else None
+
+
+def _agent(run: Run) -> str:
+    own = f"{run.agent.name} v{run.agent.version}"
+    if run.acting is None or not run.handoffs:
+        return own
+    times = f" ({run.handoffs} hand-offs)" if run.handoffs > 1 else ""
+    return f"{own}, handed to {run.acting.name} v{run.acting.version}{times}"
 
 
 def _waits_for(run: Run) -> str | None:

@@ -13,6 +13,7 @@ from harness_api.routing import new_router
 from harness_api.schemas.agents import AgentPut, AgentPutView, AgentView
 from harness_api.schemas.base import Page
 from harness_common.contracts.agent import Name
+from harness_common.core.handoff import agent_of, is_agent_tool
 from harness_common.core.ids import encode
 from harness_common.store.agents import list_agents, list_versions, put_agent, read_agent
 from harness_common.store.db import Row
@@ -59,12 +60,16 @@ async def post_agent(
     )
     response.status_code = 201 if made else 200
     response.headers["Location"] = f"/v1/agents/{row['name']}/versions/{row['version']}"
-    missing = await missing_tools(services.db, caller.tenant_id, body.spec.tools)
-    warnings = [
-        f"no live worker and no tool of the tenant is called {name!r}; see `harness tools list`"
-        for name in missing
-    ]
+    names = body.spec.plain().with_handoffs().tools
+    missing = await missing_tools(services.db, caller.tenant_id, names)
+    warnings = [_warning(name) for name in missing]
     return AgentPutView(**agent_view(row).model_dump(), warnings=warnings)
+
+
+def _warning(name: str) -> str:
+    if is_agent_tool(name):
+        return f"{name!r} needs an agent {agent_of(name)!r}, which is not there yet"
+    return f"no live worker and no tool of the tenant is called {name!r}; see `harness tools list`"
 
 
 @router.get("", operation_id="listAgents", response_model=Page[AgentView])

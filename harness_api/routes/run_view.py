@@ -37,6 +37,8 @@ def run_view(row: Row, waiting: dict[str, Any] | None = None) -> RunView:
         id=run_id,
         session_id=session_id,
         agent=AgentRef(name=run.agent_name, version=run.agent_version),
+        acting=AgentRef(name=run.acting.name, version=run.acting.version),
+        handoffs=run.acting.hops,
         status=shown_status(state),
         phase=phase(state),
         turn_state=turn_state(state),

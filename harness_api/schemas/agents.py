@@ -7,8 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from harness_api.schemas.base import Input, Output, Time, WholeNumbers
-from harness_common.contracts.agent import AgentSpec, Name, RetrySpec, ToolName
+from harness_common.contracts.agent import AgentSpec, HandoffTarget, Name, RetrySpec, ToolName
 from harness_common.contracts.contract import HEDGES, ContractSpec, Word
+from harness_common.contracts.loop_guards import LoopGuards
+from harness_common.contracts.stop_when import StopWhen
 
 
 class RetrySpecInput(WholeNumbers, RetrySpec):
@@ -21,6 +23,18 @@ class ContractSpecInput(WholeNumbers, ContractSpec):
     hedges: Annotated[tuple[Word, ...], Field(strict=False, max_length=100)] = HEDGES
 
 
+class LoopGuardsInput(WholeNumbers, LoopGuards):
+    """How closely a run is watched for going round in circles."""
+
+
+class StopWhenInput(WholeNumbers, StopWhen):
+    """A condition that ends a run."""
+
+    tool_calls: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
+
+
 class AgentSpecInput(WholeNumbers, AgentSpec):
     """The definition of an agent. The same fields as inside, with strict types."""
 
@@ -30,6 +44,9 @@ class AgentSpecInput(WholeNumbers, AgentSpec):
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     retry: RetrySpecInput = RetrySpecInput()
     contract: ContractSpecInput = ContractSpecInput()
+    loop_guards: LoopGuardsInput = LoopGuardsInput()
+    stop_when: Annotated[tuple[StopWhenInput, ...], Field(strict=False, max_length=20)] = ()
+    handoffs: Annotated[tuple[HandoffTarget, ...], Field(strict=False, max_length=50)] = ()
 
     def plain(self) -> AgentSpec:
         """Return the definition as everybody else knows it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from harness_api.schemas.base import Output, Time
-from harness_api.schemas.runs import AgentRef, ShownStatus
+from harness_api.schemas.runs import AgentRef, EndReason, ShownStatus
 
 
 class Relative(Output):
@@ -15,7 +15,7 @@ class Relative(Output):
     relation: Literal["parent", "forked_from", "child", "retry", "fork"]
     status: ShownStatus
     agent: AgentRef
-    stop_reason: str | None
+    stop_reason: EndReason | None
     call: str | None
     step: int | None
     overrides: dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 from harness_api.paging import ID_PATTERN
 from harness_api.schemas.base import Input, InputTime, Output, Time
@@ -12,6 +12,7 @@ from harness_common.contracts.agent import Name
 from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode
 from harness_common.core.message import Json
+from harness_common.core.stop_reasons import StopReason
 from harness_common.store.run_reads import RunFilter
 
 SessionId = Annotated[str, Field(pattern=r"^sess_[0-9a-f]{32}$", examples=["sess_" + "0" * 32])]
@@ -42,6 +43,8 @@ def _not_blank(text: str) -> str:
 
 
 LongText = Annotated[str, Field(min_length=1, max_length=1_000_000), AfterValidator(_not_blank)]
+EndReason = Annotated[str, WithJsonSchema({"type": "string", "enum": [str(r) for r in StopReason]})]
+"""Why a run ended. Answers hold whatever is stored: an older or newer worker may know others."""
 RunIdText = Annotated[str, Field(pattern=r"^run_[0-9a-f]{32}$")]
 CallName = Annotated[str, Field(pattern=r"^[0-9]{1,9}[.][0-9]{1,9}$", examples=["2.0"])]
 ConcurrencyKey = Annotated[
@@ -199,6 +202,10 @@ class RunView(Output):
     id: str
     session_id: str
     agent: AgentRef
+    acting: AgentRef
+    """The agent under whose version the next step runs: another one after a hand-off."""
+    handoffs: int
+    """How often the run was handed to another agent."""
     status: ShownStatus
     phase: str
     turn_state: str
@@ -211,7 +218,7 @@ class RunView(Output):
     output: str | None
     output_json: Json = None
     """The output parsed, when an `output_schema` said that it is JSON."""
-    stop_reason: str | None
+    stop_reason: EndReason | None
     error: Json
     usage: Usage
     limits: RunLimits

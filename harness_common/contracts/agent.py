@@ -9,8 +9,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from harness_common.contracts.contract import ContractSpec
+from harness_common.contracts.guardrails import Guardrails
+from harness_common.contracts.loop_guards import LoopGuards
+from harness_common.contracts.stop_when import StopWhen
 from harness_common.contracts.tool_choice import ToolChoice
 from harness_common.core.budget import PRESETS
+from harness_common.core.handoff import TRANSFER
 from harness_common.core.lease import is_quarantine
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
@@ -18,6 +22,10 @@ ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}_
 """A tool, or `server__*`: all tools of an MCP server that the tenant has accepted."""
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,50}/[^\s]{1,150}$")]
+
+
+HandoffTarget = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,51}$")]
+"""An agent whose name fits into that of a tool: no dot, at most 52 characters."""
 
 
 def _no_quarantine(queue: str) -> str:
@@ -72,6 +80,12 @@ class AgentSpec(BaseModel):
     model_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
+    loop_guards: LoopGuards = LoopGuards()
+    stop_when: tuple[StopWhen, ...] = ()
+    """Conditions that end a run besides the model's final answer."""
+    guardrails: Guardrails = Guardrails()
+    handoffs: tuple[HandoffTarget, ...] = ()
+    """Agents that this one may hand a run to: each is a tool `transfer_to_NAME`."""
     queue: QueueName = "steps.default"
     output_schema: dict[str, JsonValue] | None = None
     """JSON Schema of the run's output, an object; None leaves it to be text."""
@@ -91,6 +105,12 @@ class AgentSpec(BaseModel):
     def turns(self) -> int:
         """Return the cap on model answers."""
         return self.max_turns or PRESETS[self.preset]
+
+    def with_handoffs(self) -> AgentSpec:
+        """Return the definition with its hand-offs among its tools."""
+        names = [f"{TRANSFER}{agent}" for agent in self.handoffs]
+        new = [name for name in dict.fromkeys(names) if name not in self.tools]
+        return self.model_copy(update={"tools": (*self.tools, *new)}) if new else self
 
     def with_overrides(self, overrides: Mapping[str, JsonValue]) -> AgentSpec:
         """Return the definition as a fork or the run's start changed it; `recorded` (a dry run) is

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from harness_common.core.message import Json
+from harness_common.core.stop_reasons import StopReason
 
 PRESETS: Final = {"retrieval": 8, "data": 20, "orchestration": 30}
 """Iteration caps by kind of agent: about twice what such a run needs."""
@@ -47,10 +48,15 @@ class Limits:
         )
 
 
-def exceeded(limits: Limits, tokens: int, cost_usd: float) -> str | None:
+def is_shared(limit: float | None, own: float | None) -> bool:
+    """Tell whether a cap of a run is its parent's: what it has is less than its agent allows."""
+    return limit is not None and (own is None or limit < own)
+
+
+def exceeded(limits: Limits, tokens: int, cost_usd: float) -> StopReason | None:
     """Name the cap that is used up, as a stop reason; None while there is room."""
     if limits.max_tokens is not None and tokens >= limits.max_tokens:
-        return "token_budget_exceeded"
+        return StopReason.TOKEN_BUDGET
     if limits.max_cost_usd is not None and cost_usd >= limits.max_cost_usd:
-        return "cost_budget_exceeded"
+        return StopReason.COST_BUDGET
     return None

@@ -13,6 +13,7 @@ from harness_common.core import events as ev
 from harness_common.core.events import Event
 from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.tool_call import CallStatus
 from harness_common.core.values import replace
 
@@ -22,7 +23,6 @@ DENIALS: Final = frozenset({"PERMISSION_DENIED", "APPROVAL_DENIED"})
 """The error types of a call that was refused by policy, or by a person whom policy asked."""
 STOP_AFTER: Final = 3
 END_AFTER: Final = STOP_AFTER + 2
-DENIED_REPEATEDLY: Final = "denied_repeatedly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def count_denials(memo: Mapping[str, Json], outcomes: Sequence[CallOutcome], ste
         if after[name] >= STOP_AFTER
     )
     kept = {k: v for k, v in memo.items() if k != DENIED} | ({DENIED: after} if after else {})
-    over = DENIED_REPEATEDLY if any(after[n] >= END_AFTER for n in denied) else None
+    over = StopReason.DENIED_REPEATEDLY if any(after[n] >= END_AFTER for n in denied) else None
     return Counted(kept, told, events, over)
 
 

@@ -11,6 +11,7 @@ from harness_common.core.events import Event
 from harness_common.core.message import Json
 from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import CallOutcome
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.values import replace
 
 _END_EVENT: Final = {
@@ -49,7 +50,7 @@ def end(
 
 def cancelled(state: RunState, outcomes: tuple[CallOutcome, ...] = ()) -> Transition:
     """End a run that was asked to stop."""
-    return end(state, Status.CANCELLED, "cancelled", outcomes)
+    return end(state, Status.CANCELLED, StopReason.CANCELLED, outcomes)
 
 
 def give_up(state: RunState, reason: str) -> Transition:
@@ -72,7 +73,7 @@ def within_limits(done: Transition, now: datetime, also: str | None = None) -> T
     nxt = done.state
     over = exceeded(nxt.limits, nxt.input_tokens + nxt.output_tokens, nxt.cost_usd) or also
     if over is None and past_deadline(nxt, now):
-        over = "deadline_exceeded"
+        over = StopReason.DEADLINE
     return done if over is None else then(done, give_up(nxt, over))
 
 

@@ -36,6 +36,8 @@ class Guidance:
     """A final answer's text in the form that was asked for; None keeps it as it was said."""
     next_kind: str | None = None
     """The kind of the next step, in place of the usual one."""
+    succeeds: bool = False
+    """The run that ends here has reached what it was for: `output` is its result."""
 
 
 NOTHING: Final = Guidance()
@@ -54,6 +56,7 @@ def summed(found: Iterable[Guidance]) -> Guidance:
             total.error if total.stop else one.error or total.error,
             one.output if total.output is None else total.output,
             total.next_kind or one.next_kind,
+            total.succeeds if total.stop else one.succeeds,
         )
     return total
 

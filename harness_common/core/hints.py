@@ -7,11 +7,12 @@ from typing import Final
 from harness_common.core.message import Message, Text
 
 HINT: Final = {"hint": True}
+NOTE: Final = "[Note from Harness, not from the user] "
 
 
 def hint(text: str) -> Message:
     """Build a message that tells the model what to do about its last answer."""
-    return Message("user", (Text(text),), extra=HINT)
+    return Message("user", (Text(NOTE + text),), extra=HINT)
 
 
 def is_hint(message: Message) -> bool:

@@ -44,6 +44,7 @@ from harness_common.core.message import Json, user
 from harness_common.core.run import DEATHS, TERMINAL, WAITING, RunState, Status, Transition
 from harness_common.core.step import MODEL, CallOutcome
 from harness_common.core.step_rules import step_done, step_failed
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.tool_call import CallStatus
 from harness_common.core.values import replace
 
@@ -103,7 +104,7 @@ def _admit(state: RunState, _: Input, now: datetime) -> Transition:
     if state.not_before is not None and state.not_before > now:
         raise IllegalTransition(f"not before {state.not_before.isoformat()}")
     if past_deadline(state, now):
-        return give_up(state, "deadline_exceeded")
+        return give_up(state, StopReason.DEADLINE)
     name = ev.RUN_RESUMED if state.started else ev.RUN_STARTED
     nxt = replace(
         state,
@@ -120,7 +121,7 @@ def _admit(state: RunState, _: Input, now: datetime) -> Transition:
 def _timer_due(state: RunState, _: Input, now: datetime) -> Transition:
     """Wake a delayed run; in any state, end a run whose wall clock is over."""
     if past_deadline(state, now):
-        return give_up(state, "deadline_exceeded")
+        return give_up(state, StopReason.DEADLINE)
     early = state.not_before is not None and state.not_before > now
     looks = state.status in {Status.WAITING_CHILDREN, Status.WAITING_APPROVAL}
     if state.not_before is None or (early and looks):
@@ -254,7 +255,7 @@ def _owner_lost(state: RunState, one: Input, now: datetime) -> Transition:
             f"last one ({one.worker}: {one.why}) with nothing else in hand",
             "detail": {"step": state.step + 1, "deaths": memo[DEATHS]},
         }
-        return then(lost, end(replace(free, error=error), Status.FAILED, "poisoned"))
+        return then(lost, end(replace(free, error=error), Status.FAILED, StopReason.POISONED))
     return Transition(free, (lost,))
 
 

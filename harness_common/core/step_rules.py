@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, assert_never
 
@@ -11,6 +12,7 @@ from harness_common.core.budget import exceeded
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.guardrail import GuardrailBlocked
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -28,6 +30,7 @@ from harness_common.core.step import (
     ToolsWaiting,
     Wait,
 )
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.taint import UNTRUSTED, memo_with
 from harness_common.core.tool_call import CallStatus
 from harness_common.core.values import replace
@@ -50,19 +53,21 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     }
     if wait_s is not None:
         recorded["retry_in_s"] = round(wait_s, 3)
-    events = (
+    events: tuple[Event, ...] = (
         Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
         Event(ev.STEP_FAILED, recorded, number),
     )
+    if failure.code == GuardrailBlocked.code and isinstance(failure.detail, Mapping):
+        events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
     free = replace(
         state, claimed=False, failures=failures, limited=limited, memo=_memo_after(state, one)
     )
     if state.cancel_requested:
         return then(events, cancelled(free))
     if past_deadline(state, now):
-        return then(events, give_up(free, "deadline_exceeded"))
+        return then(events, give_up(free, StopReason.DEADLINE))
     if wait_s is None:
-        reason = "retries_exhausted" if failure.category == "transient" else _end_reason(failure)
+        reason = _end_reason(failure)
         return then(events, end(replace(free, error=failure.to_json()), Status.FAILED, reason))
     until = now + timedelta(seconds=wait_s)
     why = "rate_limited" if failure.category == "limited" else "retry"
@@ -72,8 +77,16 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     return then(events, _delay(free, waiting, until, number))
 
 
-def _end_reason(failure: Failure) -> str:
-    return "child_failed" if failure.code == "CHILD_FAILED" else "error"
+_REASON_OF: Final = {
+    "CHILD_FAILED": StopReason.CHILD_FAILED,
+    GuardrailBlocked.code: StopReason.GUARDRAIL_BLOCKED,
+}
+
+
+def _end_reason(failure: Failure) -> StopReason:
+    if failure.category == "transient":
+        return StopReason.RETRIES_EXHAUSTED
+    return _REASON_OF.get(failure.code, StopReason.ERROR)
 
 
 def _memo_after(state: RunState, one: StepFailed) -> dict[str, Json]:
@@ -142,7 +155,7 @@ def _model_answered(
     if said.stop is not None:
         return _stopped(done, said)
     if nxt.turn >= nxt.limits.max_turns:
-        return within_limits(done, now, "max_iterations_exceeded")
+        return within_limits(done, now, StopReason.MAX_ITERATIONS)
     return within_limits(done, now)
 
 
@@ -156,8 +169,11 @@ def _is_final(state: RunState, answer: ModelAnswered, now: datetime) -> bool:
 
 
 def _stopped(done: Transition, said: Guidance) -> Transition:
-    """End a run that a guard stopped: its error says why."""
+    """End a run that a guard stopped: its error says why, unless it has reached its goal."""
     assert said.stop is not None
+    if said.succeeds:
+        reached = replace(done.state, output=said.output)
+        return then(done, end(reached, Status.SUCCEEDED, said.stop))
     if said.error is None:
         return then(done, give_up(done.state, said.stop))
     return then(done, end(replace(done.state, error=dict(said.error)), Status.FAILED, said.stop))
@@ -180,10 +196,10 @@ def _final_answer(done: Transition, answer: ModelAnswered) -> Transition:
     state = done.state
     if answer.finish == "refusal":
         error = {"category": "permanent", "code": "REFUSED", "message": answer.message.text()[:500]}
-        return then(done, end(replace(state, error=error), Status.FAILED, "refusal"))
+        return then(done, end(replace(state, error=error), Status.FAILED, StopReason.REFUSAL))
     if state.cancel_requested:
         return then(done, cancelled(state))
-    reason = "length" if answer.finish == "length" else "final_answer"
+    reason = StopReason.LENGTH if answer.finish == "length" else StopReason.FINAL_ANSWER
     said = answer.guidance.output
     answered = replace(state, output=answer.message.text() if said is None else said)
     return then(done, end(answered, Status.SUCCEEDED, reason))
@@ -294,7 +310,7 @@ def _delay(
     """Let the run wait until `until`, or fail it now if its own deadline comes first."""
     deadline = state.limits.deadline
     if deadline is not None and until > deadline:
-        return replace(give_up(state, "deadline_exceeded"), outcomes=outcomes)
+        return replace(give_up(state, StopReason.DEADLINE), outcomes=outcomes)
     told = {"why": waiting["for"], "until": until.isoformat()} | {
         k: v for k, v in waiting.items() if k in {"scope", "code"}
     }

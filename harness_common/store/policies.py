@@ -83,14 +83,14 @@ class PolicyCache:
                 "tenant_id": run.tenant_id,
                 "run_id": run.id,
                 "prev_run_id": run.prev_run_id,
-                "agent_name": run.agent_name,
+                "agent_name": run.acting.name,
             },
         )
         assert row is not None
         key = (db, run.tenant_id)
         policies = Policies(
             tenant=await self._policy(*key, TENANT, row["tenant_version"]),
-            agent=await self._policy(*key, run.agent_name, row["agent_version"]),
+            agent=await self._policy(*key, run.acting.name, row["agent_version"]),
         )
         return RunFacts(
             policies,

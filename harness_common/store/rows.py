@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from harness_common.core.budget import Limits
+from harness_common.core.handoff import Acting, acting
 from harness_common.core.lease import Ownership, quarantine_of
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule
@@ -58,6 +59,11 @@ class StoredRun:
     def bell_queue(self) -> str:
         """Where to ring: a suspect runs alone, in the quarantine of its queue."""
         return quarantine_of(self.queue) if is_suspect(self.state) else self.queue
+
+    @property
+    def acting(self) -> Acting:
+        """Return the agent under whose version the next step runs: another one after a hand-off."""
+        return acting(self.state.memo, self.agent_name, self.agent_version)
 
     def owned_by(self, ownership: Ownership) -> bool:
         """Tell whether `ownership` still holds this run."""

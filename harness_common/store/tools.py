@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from harness_common.contracts.http_tool import ToolDefinition
 from harness_common.core.errors import Conflict, Limited, NotFound
+from harness_common.core.handoff import agent_of, is_agent_tool
 from harness_common.core.host_rules import HostRules
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.core_sql import run_core
@@ -222,14 +223,21 @@ async def tools_at_workers(db: Database) -> list[Row]:
 
 
 async def missing_tools(db: Database, tenant_id: UUID, names: tuple[str, ...]) -> list[str]:
-    """Return those of `names` that neither a live worker nor the tenant has now, in order."""
+    """Return those of `names` that neither a live worker nor the tenant has now, in order; those
+    that name an agent, if there is none.
+    """
     if not names:
         return []
     known = {row["name"] for row in await tools_at_workers(db)}
     async with db.tenant_transaction(tenant_id) as conn:
         params = {"tenant_id": tenant_id, "names": list(names)}
         rows = await run_sql(conn, "tools_current", params, db.timeout_s)
+        agents = {name: agent_of(name) for name in names if is_agent_tool(name)}
+        wanted = {"tenant_id": tenant_id, "names": sorted(set(agents.values()))}
+        found = await run_sql(conn, "agents_newest", wanted, db.timeout_s) if agents else []
     known |= {row["name"] for row in rows if row["usable"]}
+    there = {row["name"] for row in found}
+    known |= {name for name, agent in agents.items() if agent in there}
     return [name for name in names if name not in known]
 
 

@@ -173,7 +173,9 @@ class Scripted:
 
 
 def script_position(messages: Sequence[Message]) -> int:
-    """Count the model's answers since the last user message; tool results are not user messages."""
+    """Count the model's answers since the last user message; tool results are not user messages,
+    nor is what a guard says.
+    """
     count = 0
     for message in reversed(messages):
         if message.role == "user" and not _only_results(message) and not is_hint(message):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from harness_common.contracts.model import Capabilities, ChatRequest, ToolDef
 from harness_common.core.guidance import summed
 from harness_common.core.step import ModelAnswered
+from harness_common.core.values import replace
 from harness_worker.steps.asking import ask
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.answer import read_answer
 from harness_worker.steps.contract.request import contracted
 from harness_worker.steps.contract.terms import terms_of
+from harness_worker.steps.guardrails import Rails
 from harness_worker.steps.guards import after_answer
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
+from harness_worker.steps.registry import registry_of
 from harness_worker.steps.tool_choice import tool_choice
 from harness_worker.tools.runner import declared_tool
 
@@ -24,14 +27,15 @@ async def run(ctx: StepContext) -> ModelAnswered:
     """
     if ctx.run.overrides.get("recorded"):
         return await recorded_answer(ctx)
-    spec, runtime = ctx.spec, ctx.runtime
-    registry = await runtime.catalog.registry(ctx.run.tenant_id, spec.tools)
+    spec = ctx.spec
+    registry = await registry_of(ctx)
     for name in spec.tools:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
+    rails = Rails(ctx)
     request = ChatRequest(
         model=spec.model.partition("/")[2],
-        messages=ctx.history + ctx.messages,
+        messages=await rails.input(),
         system=spec.system,
         tools=[ToolDef(t.name, t.description, t.input_schema) for t in tools],
         max_tokens=spec.max_output_tokens,
@@ -46,10 +50,11 @@ async def run(ctx: StepContext) -> ModelAnswered:
     def contract(request: ChatRequest, can: Capabilities) -> ChatRequest:
         return contracted(request, terms_of(ctx, can, tools))
 
-    asked = await ask(ctx, request, form=contract)
+    # What a guardrail may still take back is not shown while it is said.
+    asked = await ask(ctx, request, show=not spec.guardrails.output, form=contract)
     terms = terms_of(ctx, asked.capabilities, tools)
     answer, ruled = await read_answer(ctx, terms, asked.answer)
-    return ModelAnswered(
+    answered = ModelAnswered(
         message=answer.message,
         finish=answer.finish,
         model=answer.model,
@@ -61,5 +66,9 @@ async def run(ctx: StepContext) -> ModelAnswered:
         scripted=asked.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
         cache_write_tokens=answer.usage.cache_write_tokens,
-        guidance=summed((asked.guidance, ruled, after_answer(ctx, request, answer))),
     )
+    railed = await rails.output(answered)
+    if railed.message is not answered.message:
+        ruled = replace(ruled, output=None)  # the output is what the guardrail made of it
+    said = after_answer(ctx, request, railed)
+    return replace(railed, guidance=summed((asked.guidance, ruled, rails.guidance, said)))

@@ -12,6 +12,7 @@ from harness_common.core.errors import Permanent
 from harness_common.core.message import Message, loads
 from harness_common.core.step import CallOutcome, ModelAnswered
 from harness_common.core.tool_call import ENDED, CallStatus
+from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
 
 
@@ -25,7 +26,10 @@ async def recorded_answer(ctx: StepContext) -> ModelAnswered:
     message: Message = loads(row["body"])
     summary = row["payload"]
     if summary is not None:
-        return ModelAnswered(message=message, finish=summary["finish"], model=summary["model"])
+        # An answer that was no final one, since a guard asked for another, is none here either.
+        answer = ModelAnswered(message=message, finish=summary["finish"], model=summary["model"])
+        goes_on = row["more"] and not message.tool_uses()
+        return replace(answer, finish="pause") if goes_on else answer
     if message.tool_uses():
         return ModelAnswered(message=message, finish="tool_calls", model="recorded")
     return ModelAnswered(

@@ -12,8 +12,11 @@ from itertools import groupby
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.guards import after_tools
+from harness_worker.steps.loop_guards import refused
 from harness_worker.steps.policy import policy_of
 from harness_worker.steps.recorded import recorded_outcomes
+from harness_worker.steps.registry import registry_of
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.keeper import Keeper
 from harness_worker.tools.runner import ToolRunner
@@ -27,14 +30,14 @@ async def run(ctx: StepContext) -> StepResult:
     runner.expect(calls)
     if ctx.run.overrides.get("recorded"):
         pairs = zip(calls, await recorded_outcomes(ctx), strict=True)
-        return ToolsDone(tuple(runner.reread(call, old) for call, old in pairs))
+        return _done(ctx, tuple(runner.reread(call, old) for call, old in pairs))
     return await _run_calls(ctx, runner, calls)
 
 
 async def scope_of(ctx: StepContext) -> ToolScope:
     """Put together what the calls of a step are run with."""
     runtime, run_ = ctx.runtime, ctx.run
-    registry = await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools)
+    registry = await registry_of(ctx)
     return ToolScope(
         db=runtime.db,
         blobs=runtime.blobs,
@@ -62,10 +65,11 @@ async def _run_calls(
 ) -> StepResult:
     """Run calls in the order asked; what the first of equal writes gave answers the others."""
     same_as = twins(calls, runner.tool_of)
-    outcomes: dict[int, CallOutcome] = {}
+    outcomes = refused(ctx, calls)
     keeper = Keeper(runner.scope) if len(calls) > 1 else None
     try:
-        for is_write, group in groupby(calls, runner.is_write):
+        allowed = [call for call in calls if call.index not in outcomes]
+        for is_write, group in groupby(allowed, runner.is_write):
             if not is_write:
                 await _side_by_side(runner, list(group), outcomes, keeper)
                 continue
@@ -81,7 +85,7 @@ async def _run_calls(
     finally:
         if keeper is not None:
             await keeper.close()
-    return _result([outcomes[call.index] for call in calls if call.index in outcomes])
+    return _result(ctx, [outcomes[call.index] for call in calls if call.index in outcomes])
 
 
 def _has_unknown(outcomes: Mapping[int, CallOutcome]) -> bool:
@@ -115,11 +119,16 @@ async def _side_by_side(
         raise
 
 
-def _result(outcomes: list[CallOutcome]) -> StepResult:
+def _result(ctx: StepContext, outcomes: list[CallOutcome]) -> StepResult:
     ended = tuple(o for o in outcomes if o.wait is None)
     unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
     if unknown:
         return ToolsUnknown(ended, unknown)
     if any(o.wait is not None for o in outcomes):
         return ToolsWaiting(tuple(outcomes))
-    return ToolsDone(ended)
+    return _done(ctx, ended)
+
+
+def _done(ctx: StepContext, outcomes: tuple[CallOutcome, ...]) -> ToolsDone:
+    """Return the end of the step with what the guards say of it."""
+    return ToolsDone(outcomes, after_tools(ctx, outcomes))

@@ -13,11 +13,12 @@ import psycopg
 
 from harness_common.commands import Parent, StartRun, start_run
 from harness_common.contracts.tool import StartChild
-from harness_common.core.budget import MAX_DEPTH
+from harness_common.core.budget import MAX_DEPTH, Limits, is_shared
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Wait
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.taint import UNTRUSTED
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.db import Row
@@ -68,7 +69,22 @@ async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild)
     if wanted.on_failure == "fail":
         raise ChildFailed(f"child {run_id} ({wanted.agent}) {child['status']}: {why}", child=run_id)
     text = f"Child run {run_id} of agent {wanted.agent} {child['status']} ({why})."
-    return Ended(CallStatus.FAILED, text, "CHILD_FAILED", **spent)
+    return Ended(CallStatus.FAILED, text, _error_type(child, wanted), **spent)
+
+
+def _error_type(child: Row, wanted: StartChild) -> str:
+    """Name why a child failed: with the cap of its parent's budget, which it has used up, or not.
+
+    A share that the parent's model chose is the child's own affair.
+    """
+    limits, reason = Limits.from_json(child["limits"]), child["stop_reason"]
+    tokens = wanted.max_tokens is None and is_shared(limits.max_tokens, child["own_tokens"])
+    cost = wanted.max_cost_usd is None and is_shared(limits.max_cost_usd, child["own_cost_usd"])
+    if (reason == StopReason.TOKEN_BUDGET and tokens) or (
+        reason == StopReason.COST_BUDGET and cost
+    ):
+        return str(StopReason(reason)).upper()
+    return "CHILD_FAILED"
 
 
 async def _child(scope: ToolScope, index: int) -> Row | None:

@@ -106,7 +106,7 @@ async def view_policy(
     own = run.state.limits.max_cost_usd
     budgets = [facts.left_usd, None if own is None else own - run.state.cost_usd]
     left_usd = min((usd for usd in budgets if usd is not None), default=None)
-    return PolicyView(facts, run.agent_name, marks, left_usd, timeout_max_s)
+    return PolicyView(facts, run.acting.name, marks, left_usd, timeout_max_s)
 
 
 def held_marks(

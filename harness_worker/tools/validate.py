@@ -69,9 +69,9 @@ def result_problems(spec: ToolSpec, value: Json) -> list[tuple[str, str]]:
     return [("result" if path == "arguments" else path, cause) for path, cause in found]
 
 
-def output_problems(schema: Json, value: Json) -> list[tuple[str, str]]:
-    """List where a run's output is not what its `output_schema` asks for, as (path, cause)."""
-    key = ("output", json.dumps(schema))
+def schema_problems(schema: Json, value: Json, what: str = "output") -> list[tuple[str, str]]:
+    """List where a value does not fit a schema of a tenant, as (path, cause); `what` names it."""
+    key = (what, json.dumps(schema))
     if key not in _compiled:
         if len(_compiled) >= _MAX_COMPILED:
             _compiled.clear()
@@ -82,11 +82,11 @@ def output_problems(schema: Json, value: Json) -> list[tuple[str, str]]:
     try:
         errors = list(_compiled[key][1].iter_errors(value))
     except RecursionError:
-        return [("output", "is nested too deeply for the schema")]
+        return [(what, "is nested too deeply for the schema")]
     ordered = sorted(errors, key=lambda e: list(map(str, e.path)))
     found = [problem for error in ordered[:_MAX_PROBLEMS] for problem in _explain(error)]
     return [
-        ("output" if path == "arguments" else path, cause.replace("of this tool", "of the output"))
+        (what if path == "arguments" else path, cause.replace("of this tool", f"of the {what}"))
         for path, cause in found
     ]
 

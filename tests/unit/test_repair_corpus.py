@@ -18,7 +18,7 @@ from harness_common.core.errors import Invalid
 from harness_common.core.message import Message, Text, ToolUse
 from harness_worker.steps.contract.answer import read_by
 from harness_worker.steps.contract.terms import Terms
-from harness_worker.tools.validate import output_problems, validate_arguments
+from harness_worker.tools.validate import schema_problems, validate_arguments
 
 FILES = sorted((Path(__file__).parent.parent / "corpus" / "repairs").glob("*.json"))
 CASES = [
@@ -153,7 +153,7 @@ def test_the_record_replays_to_what_was_read(reads, case):
     value = replay(said, got.repairs, strict)
     if reads == "output":
         assert value == json.loads(got.guidance.output)
-        assert output_problems(OUTPUT, value) == []
+        assert schema_problems(OUTPUT, value) == []
     elif reads == "arguments":
         assert value == got.answer.message.tool_uses()[0].input
     elif got.answer.message.has_tool_uses():

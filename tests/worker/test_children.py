@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,3 +210,40 @@ async def test_a_cancel_reaches_children_and_their_children(play, db):
     await play.settle(held, ModelAnswered(Message("assistant", (Text("x"),)), "stop", "m"))
     assert (await play.read(grandchild["id"])).state.status is Status.CANCELLED
     assert (await play.read(other)).state.status is Status.RUNNING
+
+
+@pytest.mark.parametrize(("reason", "cap"), [("token", "max_tokens"), ("cost", "max_cost_usd")])
+async def test_a_child_that_uses_up_the_shared_budget_ends_its_parent(play, db, reason, cap):
+    """Nobody goes on with a budget that is gone: the reason goes up, whatever the model would do."""
+    runtime = await make_runtime(db, tools=[spawn()])
+    caps = {"max_tokens": {"max_tokens": 30}, "max_cost_usd": {"max_cost_usd": 1.0}}[cap]
+    parent, ctx = await parent_at_spawn(play, runtime, calls=2, **caps)
+    await tools.run(ctx)
+    first, second = await children_of(play, parent)
+    await play.step(second["id"], say("cheap"))
+    spender = say(tools=["look"])
+    share = Limits.from_json(first["limits"])
+    used = {"max_tokens": {"output_tokens": share.max_tokens}, "max_cost_usd": {"cost_usd": 0.5}}
+    await play.step(first["id"], replace(spender, **used[cap]))
+    assert (await play.read(first["id"])).state.stop_reason == f"{reason}_budget_exceeded"
+    done = await tools.run(ctx)
+    assert isinstance(done, ToolsDone)
+    applied = await play.settle(ctx.run, done)
+    state = applied.run.state
+    assert (state.status, state.stop_reason) == (Status.FAILED, f"{reason}_budget_exceeded")
+    assert "a child used up the budget" in state.error["message"]
+    left = state.limits.max_tokens, state.limits.max_cost_usd
+    assert any(left)
+    await play.check_whole(parent)
+
+
+async def test_a_share_that_the_model_chose_is_the_childs_own_affair(play, db):
+    runtime = await make_runtime(db, tools=[spawn(max_tokens=5)])
+    parent, ctx = await parent_at_spawn(play, runtime, max_tokens=1000)
+    await tools.run(ctx)
+    (child,) = await children_of(play, parent)
+    await play.step(child["id"], replace(say(tools=["look"]), output_tokens=50))
+    done = await tools.run(ctx)
+    assert isinstance(done, ToolsDone)
+    assert done.outcomes[0].error_type == "CHILD_FAILED"
+    assert done.guidance.stop is None

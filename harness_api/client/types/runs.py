@@ -69,6 +69,9 @@ class Run(View):
     id: str
     session_id: str
     agent: AgentRef
+    acting: AgentRef | None = None
+    """The agent that goes on with it: another one after a hand-off."""
+    handoffs: int = 0
     status: str
     phase: str = ""
     turn_state: str = ""

@@ -13,7 +13,7 @@ from harness_common.core.message import Json
 from harness_worker.steps.contract.read import Read
 from harness_worker.steps.contract.terms import Terms
 from harness_worker.steps.contract.told import Problems, refused, repaired
-from harness_worker.tools.validate import output_problems
+from harness_worker.tools.validate import schema_problems
 
 
 def read_output(terms: Terms, answer: ChatResult, said: str | None = None) -> Read:
@@ -27,10 +27,10 @@ def read_output(terms: Terms, answer: ChatResult, said: str | None = None) -> Re
         return _refused(terms, answer, said, [("", str(error))])
     log.repairs += reading.repairs
     value: Json = reading.value
-    problems = output_problems(terms.output_schema, value)
+    problems = schema_problems(terms.output_schema, value)
     if problems and terms.spec.repair:
         value = shape(value, terms.output_schema, log, Rules(drop_extra=True))
-        problems = output_problems(terms.output_schema, value)
+        problems = schema_problems(terms.output_schema, value)
     if not problems and log.repairs and not terms.spec.repair:
         problems = [("", "it is not exactly in the form that was asked for")]
     if problems:

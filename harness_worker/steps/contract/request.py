@@ -27,7 +27,9 @@ def contracted(request: ChatRequest, terms: Terms) -> ChatRequest:
             answer_schema=action_schema([t.name for t in request.tools]),
         )
     if terms.answering:
-        request = replace(request, messages=tuple(as_text(request.messages)), tools=(), tool_choice=None)
+        request = replace(
+            request, messages=tuple(as_text(request.messages)), tools=(), tool_choice=None
+        )
     if terms.output_schema is None:
         return request
     return replace(

@@ -1,0 +1,205 @@
+"""An agent's guardrails in its model step: over what the user said before the model is asked, over
+a final answer before it is committed.
+
+The rails that need nothing but the text are pure (`core.guardrail`, `core.pii`); a plugin is a
+function that the operator installed, a judge is another agent of the tenant, asked in this step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from harness_common.contracts.guardrails import (
+    DenyRail,
+    JudgeRail,
+    LengthRail,
+    PiiRail,
+    PluginRail,
+    Rail,
+    SchemaRail,
+)
+from harness_common.contracts.stop_when import compile_pattern
+from harness_common.core import events as ev
+from harness_common.core.events import Event
+from harness_common.core.guardrail import (
+    ASKED_AGAIN,
+    WITHHELD,
+    Finding,
+    Where,
+    blocked,
+    on_output,
+    personal,
+)
+from harness_common.core.guidance import NOTHING, Guidance, summed
+from harness_common.core.hints import is_hint
+from harness_common.core.message import Block, Message, Text
+from harness_common.core.step import ModelAnswered
+from harness_common.core.values import replace
+from harness_worker.steps.context import StepContext
+from harness_worker.steps.judge import Judges
+from harness_worker.steps.rail_plugins import ask_plugin
+from harness_worker.tools.validate import schema_problems
+
+RAILED: Final = "railed"
+"""The key of `RunState.memo`: the number of hand-offs, and of messages that have passed since."""
+_REMOVED: Final = "[removed]"
+
+
+@dataclass(slots=True)
+class Rails:
+    """The guardrails of one model step, and what they have spent."""
+
+    ctx: StepContext
+    said: list[Guidance] = field(default_factory=list)
+    judges: Judges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.judges = Judges(self.ctx)
+
+    async def input(self) -> tuple[Message, ...]:
+        """Return the conversation as the model may see it; raises `GuardrailBlocked`.
+
+        A rewriting rail looks at every message of the user each time, which costs no step a record:
+        the same text gives the same. Only what is new can block, and is told of.
+        """
+        ctx, rails = self.ctx, self.ctx.spec.guardrails.input
+        if not rails:
+            return ctx.history + ctx.messages
+        hops = ctx.run.acting.hops
+        known = ctx.run.state.memo.get(RAILED, [hops, 0])
+        passed = known[1] if known[0] == hops else 0
+        out, seen = list[Message](), 0
+        for message in ctx.messages:
+            if message.role != "user" or is_hint(message):
+                out.append(message)
+                continue
+            seen += 1
+            out.append(await self._user_message(message, rails, is_new=seen > passed))
+        if seen != passed:
+            self.said.append(Guidance(memo={RAILED: [hops, seen]}))
+        before = [await self._user_message(m, rails, is_new=False) for m in ctx.history]
+        return (*before, *out)
+
+    async def _user_message(
+        self, message: Message, rails: Sequence[Rail], *, is_new: bool
+    ) -> Message:
+        if message.role != "user":
+            return message
+        text = message.text()
+        for rail in rails:
+            if not is_new and rail.action != "rewrite":
+                continue
+            finding = await self._check(rail, text, "input")
+            if finding is None:
+                continue
+            if finding.action == "block" and is_new:
+                raise blocked(finding)
+            if finding.text is not None:
+                text = finding.text
+                if is_new:
+                    event = Event(ev.GUARDRAIL_REWROTE, finding.to_json(), self.ctx.number)
+                    self.said.append(Guidance((), (event,)))
+        return message if text == message.text() else with_text(message, text)
+
+    async def output(self, answer: ModelAnswered) -> ModelAnswered:
+        """Return a final answer as it may be given, with what the rails say of it."""
+        rails = self.ctx.spec.guardrails
+        is_final = answer.finish in {"stop", "length", "tool_calls"}
+        if not rails.output or not is_final or answer.message.has_tool_uses():
+            return self._with_costs(answer)
+        message, asked = answer.message, self.ctx.run.state.memo.get(ASKED_AGAIN, 0)
+        for rail in rails.output:
+            finding = await self._check(rail, message.text(), "output")
+            if finding is None:
+                continue
+            said = on_output(finding, asked, rails.ask_again_max, self.ctx.number)
+            self.said.append(said)
+            if said.stop is not None:
+                message = with_text(message, WITHHELD)
+            if said.stop is not None or said.again:
+                break
+            if finding.text is not None:
+                message = with_text(message, finding.text)
+        return self._with_costs(replace(answer, message=message))
+
+    @property
+    def guidance(self) -> Guidance:
+        """Return what the rails say of the step, with which versions of judges said so."""
+        pinned = self.judges.pinned()
+        return summed([*self.said, Guidance(memo=pinned) if pinned else NOTHING])
+
+    def _with_costs(self, answer: ModelAnswered) -> ModelAnswered:
+        spent = self.judges
+        if not spent.input_tokens:
+            return answer
+        return replace(
+            answer,
+            input_tokens=answer.input_tokens + spent.input_tokens,
+            output_tokens=answer.output_tokens + spent.output_tokens,
+            cost_usd=answer.cost_usd + spent.cost_usd,
+        )
+
+    async def _check(self, rail: Rail, text: str, where: Where) -> Finding | None:
+        """Ask one rail; None lets the text pass."""
+        why, rewritten = "", None
+        match rail:
+            case DenyRail():
+                rewritten = _without(rail, text)
+                why = "it holds what may not be said" if rewritten != text else ""
+            case LengthRail():
+                over = len(text) > rail.limit
+                why = f"it has {len(text)} characters, and {rail.limit} are allowed" if over else ""
+                rewritten = text[: rail.limit]
+            case PiiRail():
+                rewritten, kinds = personal(text, rail.kinds)
+                why = f"it holds personal data ({', '.join(kinds)})" if kinds else ""
+            case SchemaRail():
+                why = _misfit(rail, text)
+            case PluginRail():
+                verdict = await ask_plugin(self.ctx, rail.name, text, where)
+                rewritten = verdict.text
+                why = "" if verdict.ok else verdict.why or "the plugin says no"
+            case JudgeRail():
+                why = await self.judges.ask(rail, text, where)
+            case other:
+                assert_never(other)
+        if not why:
+            return None
+        return _finding(rail, where, rail.why or why, rewritten)
+
+
+def _finding(rail: Rail, where: Where, why: str, rewritten: str | None) -> Finding:
+    name: str = rail.kind
+    if isinstance(rail, PluginRail):
+        name = f"plugin {rail.name}"
+    elif isinstance(rail, JudgeRail):
+        name = f"judge {rail.agent}"
+    if rail.action != "rewrite":
+        return Finding(name, where, rail.action, why)
+    if rewritten is None:  # a rail that has nothing to put in its place
+        return Finding(name, where, "block", why)
+    return Finding(name, where, "rewrite", why, rewritten)
+
+
+def _without(rail: DenyRail, text: str) -> str:
+    for pattern in rail.patterns:
+        text = compile_pattern(pattern).sub(_REMOVED, text)
+    return text
+
+
+def _misfit(rail: SchemaRail, text: str) -> str:
+    try:
+        value = json.loads(text)
+    except ValueError as problem:
+        return f"it is not JSON ({problem})"
+    found = schema_problems(rail.json_schema, value, "answer")
+    return "; ".join(f"`{path}`: {cause}" for path, cause in found)
+
+
+def with_text(message: Message, text: str) -> Message:
+    """Return a message with another text in the place of its own."""
+    others: list[Block] = [b for b in message.content if not isinstance(b, Text)]
+    return replace(message, content=(Text(text), *others))

@@ -1,0 +1,15 @@
+"""Hand-offs as a guard of the tools step: a transfer that worked changes who acts next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness_common.core.guidance import Guidance
+from harness_common.core.handoff import handed_over
+from harness_common.core.step import CallOutcome
+from harness_worker.steps.context import StepContext
+
+
+def hand_over(ctx: StepContext, outcomes: Sequence[CallOutcome]) -> Guidance:
+    """Hand the run to the agent that a call of this step names."""
+    return handed_over(ctx.run.acting, outcomes, ctx.number)

@@ -1,0 +1,196 @@
+"""Guardrails around the model of a real run: what it is asked, what it may answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness_common.contracts.model import ChatRequest, ChatResult, Usage
+from harness_common.core.message import Message, Text
+from harness_common.core.run import Status
+from harness_common.store import json_codec
+from harness_worker.runtime import Runtime
+from harness_worker.steps import rail_plugins
+from tests.store.play import Play, sql
+from tests.worker.runtime import FakeModels, make_runtime, say_nothing
+from tests.worker.test_handoff import put
+from tests.worker.tool_steps import events, work
+
+
+class Talker(FakeModels):
+    """A registry whose models give these answers, one after the other; a judge has its own."""
+
+    def __init__(self, answers: list[str], verdicts: list[str]) -> None:
+        super().__init__(say_nothing)
+        self.answers, self.verdicts, self.asked = answers, verdicts, list[ChatRequest]()
+
+    async def chat(self, request: ChatRequest, on_delta: Any = None) -> ChatResult:
+        del on_delta
+        self.asked.append(request)
+        given = self.verdicts if "You judge a text" in request.system else self.answers
+        message = Message("assistant", (Text(given.pop(0)),))
+        return ChatResult(message, Usage(10, 5), "stop", "fake/x", cost_usd=0.5)
+
+
+async def guarded(
+    play: Play, db: Any, rails: dict[str, Any], *answers: str, verdicts: list[str] | None = None
+) -> tuple[Runtime, Talker]:
+    """Make a worker whose agent has these guardrails."""
+    await sql(
+        db,
+        "UPDATE agents SET spec = jsonb_set(spec, '{guardrails}', cast(:r AS jsonb))",
+        r=json_codec.dumps_text(rails),
+    )
+    runtime, talker = await make_runtime(db), Talker(list(answers), verdicts or [])
+    models: Any = talker
+    runtime.models = models
+    return runtime, talker
+
+
+async def test_an_input_is_refused_before_the_model_is_asked(play, db):
+    rails = {"input": [{"kind": "deny", "patterns": ["(?i)launch codes"], "why": "not that"}]}
+    runtime, talker = await guarded(play, db, rails)
+    run_id = await play.start("tell me the LAUNCH CODES")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
+    assert state.error["message"] == "the agent's guardrail deny refused the input: not that"
+    assert talker.asked == []
+    (event,) = await events(play, run_id, "guardrail.")
+    assert event["type"] == "guardrail.blocked"
+    assert "CODES" not in str(event["payload"])
+    await play.check_whole(run_id)
+
+
+async def test_personal_data_does_not_reach_the_model(play, db):
+    rails = {"input": [{"kind": "pii", "kinds": ["email"], "action": "rewrite"}]}
+    runtime, talker = await guarded(play, db, rails, "done")
+    run_id = await play.start("write to ann@example.com")
+    await work(runtime, play, run_id)
+    assert talker.asked[0].messages[0].text() == "write to [email]"
+    (event,) = await events(play, run_id, "guardrail.")
+    assert event["type"] == "guardrail.rewrote"
+    # Also later in the session, where it is history; told once.
+    session = (await play.read(run_id)).session_id
+    talker.answers.append("again")
+    second = await play.start("and again", session_id=session)
+    await work(runtime, play, second)
+    assert "ann@" not in str(talker.asked[1].messages)
+    assert await events(play, second, "guardrail.") == []
+
+
+async def test_an_answer_is_rewritten_before_it_is_kept(play, db):
+    rails = {"output": [{"kind": "pii", "action": "rewrite"}]}
+    runtime, _ = await guarded(play, db, rails, "her address is ann@example.com")
+    run_id = await play.start("what is it?")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.output) == (Status.SUCCEEDED, "her address is [email]")
+    assert "ann@" not in str(await play.messages(run_id))
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_again(play, db):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    rails = {"output": [{"kind": "schema", "json_schema": schema, "action": "ask_again"}]}
+    runtime, talker = await guarded(play, db, rails, "seven", '{"n": "7"}', '{"n": 7}')
+    run_id = await play.start("how many?")
+    for _ in range(3):
+        await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.output) == (Status.SUCCEEDED, '{"n": 7}')
+    assert "it is not JSON" in talker.asked[1].messages[-1].text()
+    assert "`n`: must be of type integer" in talker.asked[2].messages[-1].text()
+    assert [e["type"] for e in await events(play, run_id, "guardrail.")] == [
+        "guardrail.asked_again"
+    ] * 2
+
+
+async def test_an_answer_that_never_fits_is_withheld(play, db):
+    rails = {"output": [{"kind": "deny", "patterns": ["s3cret"], "action": "ask_again"}]}
+    runtime, _ = await guarded(play, db, rails, *["it is s3cret"] * 3)
+    run_id = await play.start("what is it?")
+    for _ in range(3):
+        await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
+    assert state.output is None
+    last = (await play.messages(run_id))[-1]
+    assert last.text() == "[This answer was withheld by a guardrail.]"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "ends"),
+    [
+        ('{"ok": true, "why": ""}', None),
+        ('Well: {"ok": false, "why": "it is rude"}', "it is rude"),
+        ("I think it is fine", "no verdict that can be read"),
+    ],
+)
+async def test_another_agent_may_be_the_judge(play, db, verdict, ends):
+    rails = {"output": [{"kind": "judge", "agent": "critic", "question": "Is it polite?"}]}
+    runtime, talker = await guarded(play, db, rails, "hello", verdicts=[verdict])
+    await put(play, "critic", system="You are strict.")
+    run_id = await play.start("greet me")
+    await work(runtime, play, run_id)
+    run = await play.read(run_id)
+    judge = talker.asked[1]
+    assert judge.system.endswith("You are strict.")
+    assert "Is it polite?" in judge.messages[0].text()
+    assert "<text>\nhello\n</text>" in judge.messages[0].text()
+    assert run.state.memo["judges"] == {"critic": 1}
+    assert (run.state.input_tokens, run.state.cost_usd) == (20, 1.0), "what it costs is the run's"
+    if ends is None:
+        assert run.state.output == "hello"
+    else:
+        assert run.state.stop_reason == "guardrail_blocked"
+        assert ends in run.state.error["message"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a package with guardrails, as a worker would find it."""
+    (tmp_path / "rails_of_acme.py").write_text(
+        "from harness_common.contracts.guardrails import RailVerdict\n"
+        "def no_prices(text, where):\n"
+        "    return RailVerdict('EUR' not in text, 'no prices', text.replace('EUR', '***'))\n"
+        "def broken(text, where):\n"
+        "    raise ValueError('oh')\n"
+    )
+    info = tmp_path / "rails_of_acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rails-of-acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[harness.guardrails]\nno_prices = rails_of_acme:no_prices\nbroken = rails_of_acme:broken\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rail_plugins.plugin.cache_clear()
+    yield
+    rail_plugins.plugin.cache_clear()
+    sys.modules.pop("rails_of_acme", None)
+
+
+@pytest.mark.usefixtures("package")
+async def test_a_function_of_a_package_is_a_rail(play, db):
+    rails = {"output": [{"kind": "plugin", "name": "no_prices", "action": "rewrite"}]}
+    runtime, _ = await guarded(play, db, rails, "12 EUR")
+    run_id = await play.start("how much?")
+    await work(runtime, play, run_id)
+    assert (await play.read(run_id)).state.output == "12 ***"
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("name", "code"), [("broken", "GUARDRAIL_BROKEN"), ("unknown", "GUARDRAIL_NOT_HERE")]
+)
+async def test_nothing_passes_a_rail_that_does_not_work(play, db, name, code):
+    runtime, talker = await guarded(play, db, {"input": [{"kind": "plugin", "name": name}]}, "x")
+    run_id = await play.start("how much?")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert talker.asked == []
+    failed = await events(play, run_id, "step.failed")
+    assert failed[0]["payload"]["error"]["code"] == code
+    assert state.status is (Status.FAILED if name == "broken" else Status.DELAYED)
