@@ -25,6 +25,7 @@ from harness_common.batch import Batcher
 from harness_common.blobs.local import LocalBlobs
 from harness_common.broker.publish import Bell
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.embeddings import Embedder
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
@@ -33,6 +34,7 @@ from harness_common.core.errors import Permanent
 from harness_common.core.liveness import heartbeat_timeout_s
 from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
+from harness_common.embeddings.registry import embedder_of
 from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
@@ -162,6 +164,7 @@ class Runtime:
     secrets: TenantSecrets
     sandbox: WorkerSandbox | None = None
     mcp: McpSource | None = None
+    embedder: Embedder | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
     policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
@@ -285,6 +288,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         models=ModelRegistry(settings, http),
         catalog=Catalog(registry, [TenantTools(db, egress, secrets), mcp]),
         mcp=mcp,
+        embedder=embedder_of(settings, http),
         blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),

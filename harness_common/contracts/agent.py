@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from harness_common.contracts.memory import MemorySpec
 from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
 
@@ -65,6 +66,8 @@ class AgentSpec(BaseModel):
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
     queue: QueueName = "steps.default"
+    memory: MemorySpec | None = None
+    """What of earlier runs its runs are told; None: nothing, unless they search for it."""
 
     @property
     def turns(self) -> int:

@@ -6,6 +6,7 @@ from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.errors import Limited
 from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.memories import recalled
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
 from harness_worker.tools.runner import declared_tool
@@ -25,10 +26,11 @@ async def run(ctx: StepContext) -> ModelAnswered:
     for name in spec.tools:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
+    memory = await recalled(ctx)
     request = ChatRequest(
         model=spec.model.partition("/")[2],
         messages=ctx.history + ctx.messages,
-        system=spec.system,
+        system="\n\n".join(filter(None, (spec.system, memory.text))),
         tools=[ToolDef(t.name, t.description, t.input_schema) for t in tools],
         max_tokens=spec.max_output_tokens,
         temperature=spec.temperature,
@@ -60,4 +62,5 @@ async def run(ctx: StepContext) -> ModelAnswered:
         priced=answer.cost_usd is not None,
         scripted=model.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
+        guidance=memory.guidance,
     )

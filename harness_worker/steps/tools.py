@@ -12,6 +12,7 @@ from itertools import groupby
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.memories import memory_of
 from harness_worker.steps.policy import policy_of
 from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.tools.call import PendingCall, ToolScope
@@ -52,6 +53,7 @@ async def scope_of(ctx: StepContext) -> ToolScope:
         breakers=runtime.breakers,
         policy=await policy_of(ctx, registry),
         sandbox=runtime.sandbox,
+        memory=memory_of(ctx),
         secrets=runtime.secrets,
         calls=Counter(row["name"] for row in ctx.calls),
     )

@@ -16,6 +16,7 @@ from harness_common.store.schema.catalog import (
 )
 from harness_common.store.schema.columns import metadata
 from harness_common.store.schema.mcp import mcp_servers, mcp_tools
+from harness_common.store.schema.memories import memories
 from harness_common.store.schema.operations import (
     leader,
     schedule_firings,
@@ -47,7 +48,7 @@ from harness_common.store.schema.tenants import (
     throttles,
     usage,
 )
-from harness_common.store.schema.tools import approvals, memories, tool_calls
+from harness_common.store.schema.tools import approvals, tool_calls
 
 __all__ = [
     "agents",

@@ -1,0 +1,71 @@
+"""Facts have an owner, a kind, a trust, and what they are found by.
+
+Expand only: nothing has written the table before. Vectors are stored as arrays, and compared by the
+extension `vector` where the server has it: without it, or without the right to install it, the
+schema is the same and memories are found by their words.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0017"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+_EXTENSION = """
+DO $$ BEGIN
+    IF EXISTS (SELECT 1 FROM pg_available_extensions WHERE name = 'vector') THEN
+        CREATE EXTENSION IF NOT EXISTS vector;
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    RAISE NOTICE 'the extension vector was not installed: %', SQLERRM;
+END $$
+"""
+_COMMENT = "user_id: null is shared, '' nobody's. What is encrypted has no words."
+
+
+def _new() -> list[sa.Column]:
+    return [
+        sa.Column("user_id", sa.Text(), nullable=True),
+        sa.Column("kind", sa.Text(), server_default=sa.text("'fact'"), nullable=False),
+        sa.Column("trust", sa.Text(), server_default=sa.text("'trusted'"), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=True),
+        sa.Column("words", postgresql.TSVECTOR(), nullable=True),
+        sa.Column("embedding", postgresql.ARRAY(sa.REAL()), nullable=True),
+        sa.Column("embedded_by", sa.Text(), nullable=True),
+        sa.Column("sealed", sa.Text(), nullable=True),
+    ]
+
+
+def upgrade() -> None:
+    """Expand."""
+    op.execute(_EXTENSION)
+    for column in _new():
+        op.add_column("memories", column)
+    op.create_index(
+        "memories_fact_idx",
+        "memories",
+        ["tenant_id", "scope", "user_id", "digest"],
+        unique=True,
+        postgresql_nulls_not_distinct=True,
+    )
+    op.create_index(
+        "memories_expiry_idx",
+        "memories",
+        ["expires_at"],
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    )
+    op.create_table_comment("memories", _COMMENT)
+
+
+def downgrade() -> None:
+    """Undo; the extension stays, others may use it."""
+    op.drop_table_comment("memories")
+    op.drop_index("memories_expiry_idx", "memories")
+    op.drop_index("memories_fact_idx", "memories")
+    for column in reversed(_new()):
+        op.drop_column("memories", column.name)
