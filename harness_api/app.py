@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
@@ -27,6 +28,7 @@ from harness_common.broker.app import make_app
 from harness_common.broker.publish import Bell
 from harness_common.coord.channel import Channel
 from harness_common.coord.redis import connect
+from harness_common.embeddings.registry import embedder_of
 from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring as DataKeyring
@@ -53,6 +55,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
         stack.push_async_callback(redis.aclose)
         bell = Bell(make_app(config))
         stack.callback(bell.close)
+        http = await stack.enter_async_context(httpx.AsyncClient())
         hub = Hub(redis, config.redis.prefix, db, metrics)
         task = asyncio.create_task(hub.run(), name="hub")
         stack.push_async_callback(_end, task)
@@ -67,6 +70,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
             keyring=Keyring(db, load_pepper(config)),
             metrics=metrics,
             data_keys=data_keys,
+            embedder=embedder_of(config, http),
         )
 
 

@@ -22,6 +22,7 @@ from harness_api.cli import (
     egress,
     keys,
     mcp,
+    memory,
     policy,
     processes,
     run_control,
@@ -73,6 +74,7 @@ for name, commands in {
     "sessions": sessions.app,
     "schedules": schedules.app,
     "mcp": mcp.app,
+    "memory": memory.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
     "secrets": secrets.app,
@@ -171,6 +173,7 @@ _HINTS = {
     "schedule": "`harness schedules list` shows the schedules of your tenant",
     "approval_id": "`harness approvals list` shows what waits for approval",
     "server": "`harness mcp list` shows the MCP servers of your tenant",
+    "memory_id": "`harness memory list` shows what is remembered",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

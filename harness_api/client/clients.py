@@ -11,6 +11,7 @@ from harness_api.client.approvals import Approvals
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.mcp_servers import McpServers
+from harness_api.client.memories import Memories
 from harness_api.client.policies import PolicyRules
 from harness_api.client.resources import (
     Agents,
@@ -51,6 +52,7 @@ class _Nouns(Generic[M]):
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
         self.mcp: McpServers[M] = McpServers(http)
+        self.memories: Memories[M] = Memories(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.secrets: Secrets[M] = Secrets(http)

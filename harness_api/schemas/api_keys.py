@@ -36,6 +36,8 @@ Permission = Literal[
     "tenant:read",
     "tenant:write",
     "workers:read",
+    "memories:read",
+    "memories:write",
     "mcp:read",
     "mcp:write",
     "keys:read",

@@ -10,6 +10,7 @@ from harness_api.client.types.calls import (
     PolicyVersion,
     RuleLook,
 )
+from harness_api.client.types.memories import Forgotten, FoundMemories, FoundMemory, Memory
 from harness_api.client.types.operations import (
     Delivery,
     Firing,
@@ -88,7 +89,10 @@ __all__ = [
     "Event",
     "FailedAttempt",
     "Firing",
+    "Forgotten",
     "ForkedFrom",
+    "FoundMemories",
+    "FoundMemory",
     "ImportedTool",
     "ImportedTools",
     "Lineage",
@@ -97,6 +101,7 @@ __all__ = [
     "McpCheck",
     "McpServer",
     "McpTool",
+    "Memory",
     "Message",
     "NewApiKey",
     "ParentRef",
