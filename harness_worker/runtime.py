@@ -26,6 +26,7 @@ from harness_common.blobs.local import LocalBlobs
 from harness_common.broker.publish import Bell
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.embeddings import Embedder
+from harness_common.contracts.skill import equipped, pins_in
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
@@ -43,6 +44,7 @@ from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
+from harness_common.store.skills import SkillCache
 from harness_worker.egress.client import Egress
 from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
@@ -166,6 +168,7 @@ class Runtime:
     mcp: McpSource | None = None
     embedder: Embedder | None = None
     threads: ToolThreads = field(default_factory=ToolThreads)
+    skills: SkillCache = field(default_factory=SkillCache)
     policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -211,6 +214,8 @@ class Runtime:
             if len(self._agents) > _CACHED_AGENTS:
                 self._agents.popitem(last=False)
         spec = spec.with_overrides(run.overrides) if run.overrides else spec
+        if pins := pins_in(run.overrides):
+            spec = equipped(spec, await self.skills.load(self.db, run.tenant_id, pins))
         if self.mcp is not None and wildcards(spec.tools):
             # From what is accepted now, at the start of each step.
             names = await self.mcp.expand(run.tenant_id, spec.tools)

@@ -28,6 +28,7 @@ from harness_api.client.resources import (
 from harness_api.client.runs import Runs
 from harness_api.client.schedules import Schedules
 from harness_api.client.secrets import Secrets
+from harness_api.client.skills import Skills
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
 from harness_api.client.tools import Egress, Tools
@@ -46,6 +47,7 @@ class _Nouns(Generic[M]):
         self.effects: Effects[M] = Effects(http)
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
+        self.skills: Skills[M] = Skills(http)
         self.tools: Tools[M] = Tools(http)
         self.egress: Egress[M] = Egress(http)
         self.webhooks: Webhooks[M] = Webhooks(http)

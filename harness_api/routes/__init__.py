@@ -23,6 +23,7 @@ from harness_api.routes import (
     schedules,
     secrets,
     sessions,
+    skills,
     tenant,
     throttles,
     tool_breakers,
@@ -40,6 +41,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policies.router,
     artifacts.router,
     agents.router,
+    skills.router,
     tool_breakers.router,  # before tools: /v1/tools/breakers is no tool
     tools.router,
     egress.router,

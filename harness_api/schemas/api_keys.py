@@ -27,6 +27,8 @@ Permission = Literal[
     "policies:write",
     "secrets:read",
     "secrets:write",
+    "skills:read",
+    "skills:write",
     "tools:read",
     "tools:write",
     "webhooks:read",

@@ -9,12 +9,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 from harness_common.contracts.memory import MemorySpec
+from harness_common.contracts.names import Name, SkillRef, ToolName
 from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}__\*)$")]
-"""A tool, or `server__*`: all tools of an MCP server that the tenant has accepted."""
+__all__ = ["AgentSpec", "Name", "QueueName", "RetrySpec", "SkillRef", "ToolName"]
 
 
 def _no_quarantine(queue: str) -> str:
@@ -66,6 +65,8 @@ class AgentSpec(BaseModel):
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
     queue: QueueName = "steps.default"
+    skills: Annotated[tuple[SkillRef, ...], Field(max_length=20)] = ()
+    """How its runs may do some kinds of work; each run pins the versions it starts with."""
     memory: MemorySpec | None = None
     """What of earlier runs its runs are told; None: nothing, unless they search for it."""
 

@@ -207,6 +207,13 @@ class ToolContext(Protocol):
         """What is remembered for the run's user in its agent's namespace."""
         ...
 
+    async def skill(self, name: str, document: str | None = None) -> Json:
+        """Return the text of a skill that the run has pinned, or of one of its documents.
+
+        Raises `NotFound` that names those there are.
+        """
+        ...
+
     async def secret(self, name: str) -> str:
         """Return a secret of the tenant whose name the tool declares (`ToolSpec.secrets`).
 

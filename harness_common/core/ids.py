@@ -26,6 +26,7 @@ PREFIXES: Final = {
     "webhook": "hook_",
     "delivery": "msg_",
     "memory": "mem_",
+    "skill": "skill_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from harness_common.contracts.skill import pins_in
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
@@ -54,6 +55,7 @@ async def scope_of(ctx: StepContext) -> ToolScope:
         policy=await policy_of(ctx, registry),
         sandbox=runtime.sandbox,
         memory=memory_of(ctx),
+        skills=await runtime.skills.load(runtime.db, run_.tenant_id, pins_in(run_.overrides)),
         secrets=runtime.secrets,
         calls=Counter(row["name"] for row in ctx.calls),
     )

@@ -13,6 +13,7 @@ from uuid import UUID
 from harness_common.broker.publish import Bell
 from harness_common.contracts.blob import Blobs
 from harness_common.contracts.sandbox import Sandbox
+from harness_common.contracts.skill import PinnedSkill
 from harness_common.coord.live import LiveStream
 from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome, Wait
@@ -171,6 +172,7 @@ class ToolScope:
     secrets: TenantSecrets
     sandbox: Sandbox | None = None
     memory: RunMemory | None = None
+    skills: tuple[PinnedSkill, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)

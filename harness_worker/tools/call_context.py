@@ -25,6 +25,7 @@ from harness_common.store.artifacts import read_artifact, save_artifact
 from harness_worker.memory.run_memory import CallMemory
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.notes import write_event
+from harness_worker.tools.skill_text import skill_text
 
 _PROGRESS_EVERY_S: Final = 1.0
 
@@ -60,6 +61,14 @@ class CallContext:
             scope.memory, scope.step, self._call.index,
             policy.marks, self._call.approval_id, policy.facts.principal,
         )  # fmt: skip
+
+    async def skill(self, name: str, document: str | None = None) -> Json:
+        """Return the text of a skill of the run, or of one of its documents."""
+        found = skill_text(self._scope.skills, name, document)
+        if isinstance(found, dict):
+            return found
+        data = await self.read_artifact(found.artifact)
+        return found.shown(data)
 
     async def secret(self, name: str) -> str:
         """Return a secret that the tool declares; raises `Denied` and `NotFound`."""

@@ -39,6 +39,9 @@ class FakeContext:
     def memory(self) -> Memory:
         raise NotFound("this test has no memory")
 
+    async def skill(self, name: str, document: str | None = None) -> Json:
+        raise NotFound(f"this test has no skill {name}: {document}")
+
     async def secret(self, name: str) -> str:
         if name not in self.secrets:
             raise NotFound(f"there is no secret {name}", code="SECRET_NOT_FOUND")

@@ -44,6 +44,7 @@ from harness_api.client.types.runs import (
     Tree,
     Usage,
 )
+from harness_api.client.types.skills import Skill
 from harness_api.client.types.tenants import (
     Agent,
     ApiKey,
@@ -116,6 +117,7 @@ __all__ = [
     "Schedule",
     "Secret",
     "Session",
+    "Skill",
     "SkippedOperation",
     "Step",
     "StepTokens",

@@ -36,6 +36,7 @@ from harness_common.store.schema.runs import (
     sessions,
 )
 from harness_common.store.schema.secrets import secrets, tenant_keys
+from harness_common.store.schema.skills import skills
 from harness_common.store.schema.tenants import (
     agents,
     api_keys,
@@ -74,6 +75,7 @@ __all__ = [
     "schedules",
     "secrets",
     "sessions",
+    "skills",
     "tenant_days",
     "tenant_keys",
     "tenant_slots",

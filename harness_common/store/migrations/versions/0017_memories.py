@@ -1,4 +1,4 @@
-"""Facts have an owner, a kind, a trust, and what they are found by.
+"""Facts have an owner, a kind, a trust, and what they are found by; skills have versions.
 
 Expand only: nothing has written the table before. Vectors are stored as arrays, and compared by the
 extension `vector` where the server has it: without it, or without the right to install it, the
@@ -10,6 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
+
+from harness_common.store.migrations.row_security import release, secure
 
 revision = "0017"
 down_revision = "0011"
@@ -25,6 +27,7 @@ EXCEPTION WHEN OTHERS THEN
     RAISE NOTICE 'the extension vector was not installed: %', SQLERRM;
 END $$
 """
+_JSON = postgresql.JSONB(none_as_null=True, astext_type=sa.Text())
 _COMMENT = "user_id: null is shared, '' nobody's. What is encrypted has no words."
 
 
@@ -60,10 +63,38 @@ def upgrade() -> None:
         postgresql_where=sa.text("expires_at IS NOT NULL"),
     )
     op.create_table_comment("memories", _COMMENT)
+    _make_skills()
+
+
+def _make_skills() -> None:
+    op.create_table(
+        "skills",
+        sa.Column("tenant_id", sa.Uuid(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.Column("id", sa.Uuid(), server_default=sa.text("uuid7()"), nullable=False),
+        sa.Column("spec", _JSON, server_default=sa.text("'{}'::jsonb"), nullable=False),
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column("created_by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("tenant_id", "name", "version", name=op.f("skills_pkey")),
+        sa.ForeignKeyConstraint(
+            ["tenant_id"], ["tenants.tenant_id"], name=op.f("skills_tenant_id_fkey")
+        ),
+        comment="Versions never change; runs pin them.",
+    )
+    secure("skills", "SELECT, INSERT")
 
 
 def downgrade() -> None:
     """Undo; the extension stays, others may use it."""
+    release("skills")
+    op.drop_table("skills")
     op.drop_table_comment("memories")
     op.drop_index("memories_expiry_idx", "memories")
     op.drop_index("memories_fact_idx", "memories")
