@@ -23,7 +23,7 @@ from harness_api.load import LoadGuard
 from harness_api.metrics import Metrics
 from harness_api.middleware import BodyGuard, RequestLife
 from harness_api.routes import ROUTERS
-from harness_common.blobs.local import LocalBlobs
+from harness_common.blobs.registry import blobs_of
 from harness_common.broker.app import make_app
 from harness_common.broker.publish import Bell
 from harness_common.coord.channel import Channel
@@ -65,7 +65,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
             redis=redis,
             channel=Channel(redis, config.redis.prefix),
             bell=bell,
-            blobs=LocalBlobs(config.data_dir.resolve() / "blobs"),
+            blobs=blobs_of(config),
             hub=hub,
             keyring=Keyring(db, load_pepper(config)),
             metrics=metrics,

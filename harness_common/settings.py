@@ -262,6 +262,10 @@ class Settings(BaseSettings):
     broker_url: str | None = None
     """Where doorbells go; None uses `redis_url`."""
     data_dir: Path = Path(".harness")
+    blobs: str | None = None
+    """Where large bodies lie: `file:///folder`, or `name:…` of a plugin. None: the data folder."""
+    plugins: tuple[str, ...] = ("*",)
+    """Which installed plugins are loaded, by name or glob; an empty list loads none."""
     steps_per_task: Annotated[int, Field(ge=1, le=1_000)] = 1
     openai_base_url: str | None = None
     openai_api_key: SecretStr | None = None

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,9 +23,10 @@ import psycopg
 from redis.asyncio import Redis
 
 from harness_common.batch import Batcher
-from harness_common.blobs.local import LocalBlobs
+from harness_common.blobs.registry import blobs_of
 from harness_common.broker.publish import Bell
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.blob import Blobs
 from harness_common.contracts.embeddings import Embedder
 from harness_common.contracts.skill import equipped, pins_in
 from harness_common.coord.channel import Channel
@@ -36,7 +38,9 @@ from harness_common.core.liveness import heartbeat_timeout_s
 from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
 from harness_common.embeddings.registry import embedder_of
+from harness_common.plugins import Loaded, discover
 from harness_common.settings import Settings
+from harness_common.store import json_codec
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
@@ -49,6 +53,7 @@ from harness_worker.egress.client import Egress
 from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
+from harness_worker.plugins import adopt, merged, told
 from harness_worker.sandbox.service import WorkerSandbox
 from harness_worker.throttles import Throttles
 from harness_worker.tools.announce import announce
@@ -158,7 +163,7 @@ class Runtime:
     http: httpx.AsyncClient
     models: ModelRegistry
     catalog: Catalog
-    blobs: LocalBlobs
+    blobs: Blobs
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
@@ -167,6 +172,8 @@ class Runtime:
     sandbox: WorkerSandbox | None = None
     mcp: McpSource | None = None
     embedder: Embedder | None = None
+    plugins: tuple[Loaded, ...] = ()
+    """What is installed beside Harness; `harness_worker.plugins.merged` gives their parts."""
     threads: ToolThreads = field(default_factory=ToolThreads)
     skills: SkillCache = field(default_factory=SkillCache)
     policies: PolicyCache = field(default_factory=PolicyCache)
@@ -228,7 +235,9 @@ def connection_name(worker: UUID) -> str:
     return f"harness-worker-{worker.hex}"
 
 
-async def register(db: Database, settings: Settings, worker: UUID, name: str) -> datetime:
+async def register(
+    db: Database, settings: Settings, worker: UUID, name: str, plugins: Sequence[Loaded] = ()
+) -> datetime:
     """Announce a worker process; returns Postgres time. Safe to repeat."""
     row = await db.fetch_one(
         "worker_register",
@@ -240,6 +249,7 @@ async def register(db: Database, settings: Settings, worker: UUID, name: str) ->
             "queues": list(settings.worker.queues),
             "concurrency": settings.worker.concurrency,
             "version": "0.1.0",
+            "plugins": json_codec.dumps_text(told(plugins)),
         },
     )
     assert row is not None
@@ -276,6 +286,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     channel, clock = Channel(redis, prefix), PgClock()
     egress = Egress(settings, partial(rules_of, db))
     registry = ToolRegistry.from_settings(settings, egress)
+    plugins = adopt(discover(settings.plugins), registry)
     secrets = TenantSecrets(db, cache_s=settings.secrets.cache_s)
     mcp = mcp_source(settings, db, egress, secrets)
     runtime = Runtime(
@@ -290,11 +301,12 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         live=LiveStream(redis, prefix),
         bell=bell,
         http=http,
-        models=ModelRegistry(settings, http),
+        models=ModelRegistry(settings, http, merged(plugins, "providers")),
         catalog=Catalog(registry, [TenantTools(db, egress, secrets), mcp]),
         mcp=mcp,
+        plugins=plugins,
         embedder=embedder_of(settings, http),
-        blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
+        blobs=blobs_of(settings),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
             alone_on=(psycopg.Error,),
@@ -311,7 +323,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         secrets=secrets,
         clock=clock,
     )
-    runtime.clock.set(await register(heart, settings, worker, name))
+    runtime.clock.set(await register(heart, settings, worker, name, plugins))
     await announce(heart, worker, runtime.catalog.local)
     runtime.throttles.deaf = runtime.breakers.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now

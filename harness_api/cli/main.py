@@ -23,6 +23,7 @@ from harness_api.cli import (
     keys,
     mcp,
     memory,
+    plugins,
     policy,
     processes,
     run_control,
@@ -59,7 +60,13 @@ app = typer.Typer(
     + "\n\nExit codes: 0 done, 1 the run did not succeed or the server refused, 2 wrong usage or "
     "no server.",
 )
-for register in (processes.register, doctor.register, tenant.register, throttles.register):
+for register in (
+    processes.register,
+    doctor.register,
+    tenant.register,
+    throttles.register,
+    plugins.register,
+):
     register(app)
 run_control.register(runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")

@@ -86,17 +86,15 @@ class _Words:
 
 
 def _load() -> _Words:
-    folder = _folder()
-    try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, loaded at first use
-    except ImportError:
-        folder = None
+    folder = _folder() if is_installed() else None
     if folder is None:
         raise Permanent(
             "the local embedding model is not installed: install harness[embedded], or set "
             "HARNESS_EMBEDDINGS__PROVIDER to openai or none",
             code="EMBEDDINGS_NOT_CONFIGURED",
         )
+    from tokenizers import Tokenizer  # noqa: PLC0415 - an extra, loaded at first use
+
     with (folder / _WEIGHTS).open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     length = int.from_bytes(data[:8], "little")  # safetensors: the length of the header, then it

@@ -15,6 +15,7 @@ from harness_common.contracts.embeddings import Embedder
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.embeddings import local
 from harness_common.embeddings.openai import OpenAIEmbedder
+from harness_common.plugins import discover, part
 from harness_common.settings import EmbeddingSettings, Settings
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
@@ -74,18 +75,17 @@ PROVIDERS: Final[Mapping[str, Factory]] = MappingProxyType(
 )
 
 
-def embedder_of(
-    settings: Settings,
-    client: httpx.AsyncClient,
-    more: Mapping[str, Factory] = MappingProxyType({}),
-) -> Embedder | None:
-    """Return the model that `embeddings.provider` names, of `PROVIDERS` or of a plugin (`more`).
+def embedder_of(settings: Settings, client: httpx.AsyncClient) -> Embedder | None:
+    """Return the model that `embeddings.provider` names, of `PROVIDERS` or of a plugin.
 
     Raises `Invalid` for a name that nobody has, `Permanent` when a setting is missing.
     """
     name = settings.embeddings.provider
-    factory = PROVIDERS.get(name) or more.get(name)
+    factory = PROVIDERS.get(name) or part(settings.plugins, "embeddings", name)
     if factory is None:
+        more = (
+            n for one in discover(settings.plugins) if one.plugin for n in one.plugin.embeddings
+        )
         known = ", ".join(sorted({*PROVIDERS, *more}))
         raise Invalid(
             f"there is no embedding provider {name[:64]!r}; known are {known}. Set "
@@ -94,4 +94,5 @@ def embedder_of(
             field="embeddings.provider",
             value=name[:64],
         )
-    return factory(settings, client)
+    embedder: Embedder | None = factory(settings, client)
+    return embedder

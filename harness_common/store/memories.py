@@ -269,4 +269,4 @@ def _cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(map(operator.mul, a, b))
+    return float(sum(map(operator.mul, a, b)))

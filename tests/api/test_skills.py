@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from harness_common.store.db import run_sql
 from tests.store.play import make_worker, sql
 
+NOTHING = "art_" + "0" * 32
 SPEC = {"description": "Audits a ledger.", "prompt": "Add up every account twice."}
 
 
@@ -21,7 +24,7 @@ async def announce(db, *names):
     worker = await make_worker(db)
     params = {"worker": worker, "digests": list(names), "names": list(names)}
     async with db.connection() as conn:
-        specs = ['{"name": "%s"}' % name for name in names]
+        specs = [json.dumps({"name": name}) for name in names]
         await run_sql(conn, "tools_announce", params | {"specs": specs}, 5)
 
 
@@ -43,7 +46,7 @@ async def test_versions(api):
     [
         ({"tools": ["calculate", "no_such"]}, "spec.tools.1"),
         ({"graph": "nobody"}, "spec.graph"),
-        ({"knowledge": [{"title": "t", "artifact": "art_" + "0" * 32}]}, "spec.knowledge.0.artifact"),
+        ({"knowledge": [{"title": "t", "artifact": NOTHING}]}, "spec.knowledge.0.artifact"),
     ],
 )  # fmt: skip
 async def test_what_it_names_has_to_be_there(api, db, more, field):

@@ -23,9 +23,9 @@ TOOLS = [t for m in (memory_search, memory_save, memory_forget) for t in m.build
 class Desk:
     """Runs of an agent that remembers."""
 
-    def __init__(self, db, play, runtime, who):
+    def __init__(self, db, play, runtime, who, prompts):
         self.db, self.play, self.runtime, self.who = db, play, runtime, who
-        self.prompts = []
+        self.prompts = prompts
 
     async def call(self, name, user="ann", said="hello", marks=(), **arguments):
         """Let a run call one memory tool; return the ledger's row."""
@@ -61,17 +61,16 @@ async def set_spec(db, tenant_id, **fields):
 
 
 async def a_desk(db, play, **memory):
-    desk = None
+    prompts = []
 
     async def chat(request):
-        desk.prompts.append(request)
+        prompts.append(request)
 
     runtime = await make_runtime(db, chat=chat, tools=TOOLS)
     runtime.embedder = LocalEmbedder()
     names = [t.spec.name for t in TOOLS]
     await set_spec(db, play.tenant_id, system="Be brief.", tools=names, memory=memory)
-    desk = Desk(db, play, runtime, await make_key(db, play.tenant_id))
-    return desk
+    return Desk(db, play, runtime, await make_key(db, play.tenant_id), prompts)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Facts have an owner, a kind, a trust, and what they are found by; skills have versions.
+"""Facts have an owner, a kind, a trust, and what they are found by; skills have versions;
+workers say which plugins they have.
 
 Expand only: nothing has written the table before. Vectors are stored as arrays, and compared by the
 extension `vector` where the server has it: without it, or without the right to install it, the
@@ -6,6 +7,8 @@ schema is the same and memories are found by their words.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -31,7 +34,7 @@ _JSON = postgresql.JSONB(none_as_null=True, astext_type=sa.Text())
 _COMMENT = "user_id: null is shared, '' nobody's. What is encrypted has no words."
 
 
-def _new() -> list[sa.Column]:
+def _new() -> list[sa.Column[Any]]:
     return [
         sa.Column("user_id", sa.Text(), nullable=True),
         sa.Column("kind", sa.Text(), server_default=sa.text("'fact'"), nullable=False),
@@ -64,6 +67,10 @@ def upgrade() -> None:
     )
     op.create_table_comment("memories", _COMMENT)
     _make_skills()
+    op.add_column(
+        "workers",
+        sa.Column("plugins", _JSON, server_default=sa.text("'[]'::jsonb"), nullable=False),
+    )
 
 
 def _make_skills() -> None:
@@ -93,6 +100,7 @@ def _make_skills() -> None:
 
 def downgrade() -> None:
     """Undo; the extension stays, others may use it."""
+    op.drop_column("workers", "plugins")
     release("skills")
     op.drop_table("skills")
     op.drop_table_comment("memories")
