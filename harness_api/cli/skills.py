@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness_api.cli.agents import read_agent_file
 from harness_api.cli.options import Json, Limit, connect, examples, group
 from harness_api.cli.output import clean, clock, print_json, print_pairs, print_table, say, short
+from harness_common.core.errors import Invalid
 
 if TYPE_CHECKING:
     from harness_api.client import Skill
@@ -21,14 +22,29 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a skill."
 Version = Annotated[int | None, typer.Option("--version", min=1, help="Default: the newest.")]
 
 
-@app.command(epilog=examples("harness skills apply audit.yaml"))
+@app.command(
+    epilog=examples(
+        "harness skills apply audit.yaml", "harness skills apply --plugin acme --name audit"
+    )
+)
 def apply(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .yaml, .json or .toml file.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A .yaml, .json or .toml file.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Its name, instead of the file's.")] = None,
+    plugin: Annotated[
+        str | None, typer.Option(help="Take the skill from this plugin, installed here.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a skill, or its next version; an unchanged definition changes nothing."""
-    skill_name, spec = read_agent_file(file, name)
+    if (file is None) == (plugin is None):
+        raise Invalid("give either a FILE or --plugin", code="USAGE", field="FILE")
+    if plugin is not None:
+        skill_name, spec = _of_plugin(plugin, name)
+    else:
+        assert file is not None
+        skill_name, spec = read_agent_file(file, name)
     with connect() as client:
         skill = client.skills.apply(skill_name, spec)
     if as_json:
@@ -37,6 +53,27 @@ def apply(
     print(f"{skill.name} is at version {skill.version} ({short(skill.digest, 13)})")
     for warning in skill.warnings:
         say(f"warning: {warning}")
+
+
+def _of_plugin(plugin: str, name: str | None) -> tuple[str, dict[str, Any]]:
+    """Read a skill that an installed plugin offers; raises `Invalid`."""
+    from harness_common.plugins import discover
+    from harness_common.settings import settings
+
+    found = next((p for p in discover(settings().plugins) if p.name == plugin), None)
+    if found is None or found.plugin is None:
+        why = found.problem if found else "it is not installed here"
+        raise Invalid(f"no plugin {plugin!r}: {why}", code="USAGE", field="--plugin")
+    offered = found.plugin.skills
+    if name is None and len(offered) == 1:
+        name = next(iter(offered))
+    if name not in offered:
+        raise Invalid(
+            f"say with --name which skill of {plugin}: {', '.join(offered) or 'it has none'}",
+            code="USAGE",
+            field="--name",
+        )
+    return name, offered[name].model_dump(mode="json", exclude_defaults=True)
 
 
 @app.command("list")

@@ -1,2 +1,2 @@
 -- Tell whether this server has the extension that compares vectors.
-SELECT to_regtype('vector') IS NOT NULL AS vectors
+SELECT EXISTS (SELECT 1 FROM pg_extension WHERE extname = 'vector') AS vectors
