@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import httpx
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
@@ -22,11 +23,12 @@ from harness_api.load import LoadGuard
 from harness_api.metrics import Metrics
 from harness_api.middleware import BodyGuard, RequestLife
 from harness_api.routes import ROUTERS
-from harness_common.blobs.local import LocalBlobs
+from harness_common.blobs.registry import blobs_of
 from harness_common.broker.app import make_app
 from harness_common.broker.publish import Bell
 from harness_common.coord.channel import Channel
 from harness_common.coord.redis import connect
+from harness_common.embeddings.registry import embedder_of
 from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring as DataKeyring
@@ -53,6 +55,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
         stack.push_async_callback(redis.aclose)
         bell = Bell(make_app(config))
         stack.callback(bell.close)
+        http = await stack.enter_async_context(httpx.AsyncClient())
         hub = Hub(redis, config.redis.prefix, db, metrics)
         task = asyncio.create_task(hub.run(), name="hub")
         stack.push_async_callback(_end, task)
@@ -62,11 +65,12 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
             redis=redis,
             channel=Channel(redis, config.redis.prefix),
             bell=bell,
-            blobs=LocalBlobs(config.data_dir.resolve() / "blobs"),
+            blobs=blobs_of(config),
             hub=hub,
             keyring=Keyring(db, load_pepper(config)),
             metrics=metrics,
             data_keys=data_keys,
+            embedder=embedder_of(config, http),
         )
 
 

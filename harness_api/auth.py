@@ -48,11 +48,15 @@ _READS: Final = frozenset(
         "tenant",
         "workers",
         "mcp",
+        "memories",
+        "skills",
     )
 )
 ROLES: Final[dict[Role, frozenset[str]]] = {
     "viewer": _READS,
-    "operator": _READS | {"runs:write", "agents:write", "sessions:write", "schedules:write"},
+    "operator": _READS
+    | {"runs:write", "agents:write", "sessions:write", "schedules:write"}
+    | {"memories:write", "skills:write"},
     "approver": _READS | {"approvals:write", "effects:write"},
     "admin": PERMISSIONS,
 }

@@ -16,6 +16,7 @@ from harness_api.live import Hub
 from harness_api.metrics import Metrics
 from harness_common.broker.publish import Bell
 from harness_common.contracts.blob import Blobs
+from harness_common.contracts.embeddings import Embedder
 from harness_common.coord.channel import Channel
 from harness_common.settings import Settings
 from harness_common.store.db import Database
@@ -36,6 +37,7 @@ class Services:
     keyring: Keyring
     metrics: Metrics
     data_keys: DataKeyring
+    embedder: Embedder | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is told to stop, so that open streams end."""
 

@@ -213,6 +213,33 @@ class McpSettings(_Group):
     """The largest message that is taken from a server."""
 
 
+class EmbeddingSettings(_Group):
+    """What turns facts into vectors, so that memories are found by meaning."""
+
+    provider: str = "auto"
+    """`local` (in this process), `openai` (a server that speaks OpenAI's API), `none` (words only),
+    the name of a plugin's, or `auto`: `local` where it is installed, else `none`.
+    """
+    model: str | None = None
+    """None: text-embedding-3-small."""
+    base_url: str | None = None
+    """None: `openai_base_url`, else OpenAI's own."""
+    api_key: SecretStr | None = None
+    """None: `openai_api_key`, for the same server only."""
+    dimensions: Annotated[int, Field(ge=8, le=16_000)] | None = None
+    """How long vectors are asked to be; None: as the model has them."""
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
+
+
+class MemorySettings(_Group):
+    """What agents remember between runs."""
+
+    max_facts: Annotated[int, Field(ge=1, le=100_000)] = 1_000
+    """Facts of one user in one namespace."""
+    expires_days: Annotated[int, Field(ge=1, le=36_500)] | None = 365
+    """How long a fact lives when neither agent nor call says; None: for ever."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -237,6 +264,10 @@ class Settings(BaseSettings):
     broker_url: str | None = None
     """Where doorbells go; None uses `redis_url`."""
     data_dir: Path = Path(".harness")
+    blobs: str | None = None
+    """Where large bodies lie: `file:///folder`, or `name:…` of a plugin. None: the data folder."""
+    plugins: tuple[str, ...] = ("*",)
+    """Which installed plugins are loaded, by name or glob; an empty list loads none."""
     steps_per_task: Annotated[int, Field(ge=1, le=1_000)] = 1
     openai_base_url: str | None = None
     openai_api_key: SecretStr | None = None
@@ -255,6 +286,8 @@ class Settings(BaseSettings):
     secrets: SecretSettings = SecretSettings()
     egress: EgressSettings = EgressSettings()
     mcp: McpSettings = McpSettings()
+    embeddings: EmbeddingSettings = EmbeddingSettings()
+    memory: MemorySettings = MemorySettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,9 +23,12 @@ import psycopg
 from redis.asyncio import Redis
 
 from harness_common.batch import Batcher
-from harness_common.blobs.local import LocalBlobs
+from harness_common.blobs.registry import blobs_of
 from harness_common.broker.publish import Bell
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.blob import Blobs
+from harness_common.contracts.embeddings import Embedder
+from harness_common.contracts.skill import equipped, pins_in
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
@@ -33,7 +37,10 @@ from harness_common.core.errors import Permanent
 from harness_common.core.liveness import heartbeat_timeout_s
 from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
+from harness_common.embeddings.registry import embedder_of
+from harness_common.plugins import Loaded, discover
 from harness_common.settings import Settings
+from harness_common.store import json_codec
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database
@@ -41,10 +48,12 @@ from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
+from harness_common.store.skills import SkillCache
 from harness_worker.egress.client import Egress
 from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
+from harness_worker.plugins import adopt, merged, told
 from harness_worker.sandbox.service import WorkerSandbox
 from harness_worker.throttles import Throttles
 from harness_worker.tools.announce import announce
@@ -154,7 +163,7 @@ class Runtime:
     http: httpx.AsyncClient
     models: ModelRegistry
     catalog: Catalog
-    blobs: LocalBlobs
+    blobs: Blobs
     claims: Batcher[Want, Claimed | None]
     commits: Batcher[Write, Applied | None]
     throttles: Throttles
@@ -162,7 +171,11 @@ class Runtime:
     secrets: TenantSecrets
     sandbox: WorkerSandbox | None = None
     mcp: McpSource | None = None
+    embedder: Embedder | None = None
+    plugins: tuple[Loaded, ...] = ()
+    """What is installed beside Harness; `harness_worker.plugins.merged` gives their parts."""
     threads: ToolThreads = field(default_factory=ToolThreads)
+    skills: SkillCache = field(default_factory=SkillCache)
     policies: PolicyCache = field(default_factory=PolicyCache)
     clock: PgClock = field(default_factory=PgClock)
     held: dict[UUID, Held] = field(default_factory=dict)
@@ -201,6 +214,8 @@ class Runtime:
         spec = await self._pinned(run)
         spec = spec.with_overrides(run.overrides) if run.overrides else spec
         spec = spec.with_handoffs()
+        if pins := pins_in(run.overrides):
+            spec = equipped(spec, await self.skills.load(self.db, run.tenant_id, pins))
         if self.mcp is not None and wildcards(spec.tools):
             # From what is accepted now, at the start of each step.
             names = await self.mcp.expand(run.tenant_id, spec.tools)
@@ -235,7 +250,9 @@ def connection_name(worker: UUID) -> str:
     return f"harness-worker-{worker.hex}"
 
 
-async def register(db: Database, settings: Settings, worker: UUID, name: str) -> datetime:
+async def register(
+    db: Database, settings: Settings, worker: UUID, name: str, plugins: Sequence[Loaded] = ()
+) -> datetime:
     """Announce a worker process; returns Postgres time. Safe to repeat."""
     row = await db.fetch_one(
         "worker_register",
@@ -247,6 +264,7 @@ async def register(db: Database, settings: Settings, worker: UUID, name: str) ->
             "queues": list(settings.worker.queues),
             "concurrency": settings.worker.concurrency,
             "version": "0.1.0",
+            "plugins": json_codec.dumps_text(told(plugins)),
         },
     )
     assert row is not None
@@ -283,6 +301,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     channel, clock = Channel(redis, prefix), PgClock()
     egress = Egress(settings, partial(rules_of, db))
     registry = ToolRegistry.from_settings(settings, egress)
+    plugins = adopt(discover(settings.plugins), registry)
     secrets = TenantSecrets(db, cache_s=settings.secrets.cache_s)
     mcp = mcp_source(settings, db, egress, secrets)
     runtime = Runtime(
@@ -297,10 +316,12 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         live=LiveStream(redis, prefix),
         bell=bell,
         http=http,
-        models=ModelRegistry(settings, http),
+        models=ModelRegistry(settings, http, merged(plugins, "providers")),
         catalog=Catalog(registry, [TenantTools(db, egress, secrets), mcp]),
         mcp=mcp,
-        blobs=LocalBlobs(settings.data_dir.resolve() / "blobs"),
+        plugins=plugins,
+        embedder=embedder_of(settings, http),
+        blobs=blobs_of(settings),
         claims=Batcher(
             partial(claim, db, worker=worker, hold_s=settings.worker.step_timeout_s),
             alone_on=(psycopg.Error,),
@@ -317,7 +338,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         secrets=secrets,
         clock=clock,
     )
-    runtime.clock.set(await register(heart, settings, worker, name))
+    runtime.clock.set(await register(heart, settings, worker, name, plugins))
     await announce(heart, worker, runtime.catalog.local)
     runtime.throttles.deaf = runtime.breakers.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now

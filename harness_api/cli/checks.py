@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness_api.cli import logins
+from harness_api.cli import ends, logins
 from harness_api.cli.dev_file import read_dev_file
 from harness_api.cli.finding import Finding, State
 from harness_common.core.errors import HarnessError
@@ -45,6 +45,8 @@ def run_checks(config: Settings) -> Iterator[Finding]:
     yield dev_state(dev, config)
     yield from sandbox()
     yield egress(config)
+    yield ends.embeddings(config)
+    yield from ends.plugins(config)
     yield from postgres(with_urls.database_url or with_urls.system_database_url)
     yield from logins.check(with_urls)
     yield redis("redis", redis_url)
@@ -167,6 +169,7 @@ def postgres(url: str | None) -> Iterator[Finding]:
             yield _postgres_version(conn)
             yield _schema(conn)
             yield _clocks(conn)
+            yield ends.vectors(conn)
     except psycopg.Error as error:
         yield Finding(
             "postgres",

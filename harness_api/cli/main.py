@@ -22,7 +22,9 @@ from harness_api.cli import (
     egress,
     keys,
     mcp,
+    memory,
     models,
+    plugins,
     policy,
     processes,
     repairs,
@@ -31,6 +33,7 @@ from harness_api.cli import (
     schedules,
     secrets,
     sessions,
+    skills,
     tenant,
     throttles,
     tools,
@@ -59,7 +62,13 @@ app = typer.Typer(
     + "\n\nExit codes: 0 done, 1 the run did not succeed or the server refused, 2 wrong usage or "
     "no server.",
 )
-for register in (processes.register, doctor.register, tenant.register, throttles.register):
+for register in (
+    processes.register,
+    doctor.register,
+    tenant.register,
+    throttles.register,
+    plugins.register,
+):
     register(app)
 run_control.register(runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")
@@ -70,6 +79,7 @@ for name, commands in {
     "repairs": repairs.app,
     "policy": policy.app,
     "agents": agents.app,
+    "skills": skills.app,
     "tools": tools.app,
     "models": models.app,
     "egress": egress.app,
@@ -77,6 +87,7 @@ for name, commands in {
     "sessions": sessions.app,
     "schedules": schedules.app,
     "mcp": mcp.app,
+    "memory": memory.app,
     "artifacts": artifacts.app,
     "keys": keys.app,
     "secrets": secrets.app,
@@ -175,6 +186,7 @@ _HINTS = {
     "schedule": "`harness schedules list` shows the schedules of your tenant",
     "approval_id": "`harness approvals list` shows what waits for approval",
     "server": "`harness mcp list` shows the MCP servers of your tenant",
+    "memory_id": "`harness memory list` shows what is remembered",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

@@ -44,6 +44,9 @@ def submit(  # noqa: PLR0917 - typer wants it so
         str, typer.Argument(metavar="INPUT", help="What it is asked; - reads standard input.")
     ],
     version: Annotated[int | None, typer.Option(min=1, help="Of the agent.")] = None,
+    skill: Annotated[
+        list[str] | None, typer.Option(help="A skill, name or name@version; repeatable.")
+    ] = None,
     session: Annotated[str | None, typer.Option(help="A session to go on with: sess_…")] = None,
     title: Annotated[str | None, typer.Option(help="The title of a new session.")] = None,
     user_id: Annotated[str | None, typer.Option(help="Whose run it is.")] = None,
@@ -84,6 +87,7 @@ def submit(  # noqa: PLR0917 - typer wants it so
             agent,
             question,
             agent_version=version,
+            skills=skill or (),
             session_id=session,
             title=title,
             user_id=user_id,

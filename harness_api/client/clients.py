@@ -11,6 +11,7 @@ from harness_api.client.approvals import Approvals
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.mcp_servers import McpServers
+from harness_api.client.memories import Memories
 from harness_api.client.models import Models
 from harness_api.client.policies import PolicyRules
 from harness_api.client.repairs import Repairs
@@ -29,6 +30,7 @@ from harness_api.client.resources import (
 from harness_api.client.runs import Runs
 from harness_api.client.schedules import Schedules
 from harness_api.client.secrets import Secrets
+from harness_api.client.skills import Skills
 from harness_api.client.surface import Awaiting, Blocking, M, finish
 from harness_api.client.target import Target, find_target
 from harness_api.client.tools import Egress, Tools
@@ -48,6 +50,7 @@ class _Nouns(Generic[M]):
         self.repairs: Repairs[M] = Repairs(http)
         self.policy: PolicyRules[M] = PolicyRules(http)
         self.agents: Agents[M] = Agents(http)
+        self.skills: Skills[M] = Skills(http)
         self.tools: Tools[M] = Tools(http)
         self.models: Models[M] = Models(http)
         self.egress: Egress[M] = Egress(http)
@@ -55,6 +58,7 @@ class _Nouns(Generic[M]):
         self.sessions: Sessions[M] = Sessions(http)
         self.schedules: Schedules[M] = Schedules(http)
         self.mcp: McpServers[M] = McpServers(http)
+        self.memories: Memories[M] = Memories(http)
         self.artifacts: Artifacts[M] = Artifacts(http)
         self.keys: Keys[M] = Keys(http)
         self.secrets: Secrets[M] = Secrets(http)

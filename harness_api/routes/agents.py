@@ -17,6 +17,7 @@ from harness_common.core.handoff import agent_of, is_agent_tool
 from harness_common.core.ids import encode
 from harness_common.store.agents import list_agents, list_versions, put_agent, read_agent
 from harness_common.store.db import Row
+from harness_common.store.skills import missing_skills
 from harness_common.store.tools import missing_tools
 
 router = new_router("/v1/agents", "agents")
@@ -63,6 +64,8 @@ async def post_agent(
     names = body.spec.plain().with_handoffs().tools
     missing = await missing_tools(services.db, caller.tenant_id, names)
     warnings = [_warning(name) for name in missing]
+    skills = await missing_skills(services.db, caller.tenant_id, body.spec.skills)
+    warnings += [f"there is no skill {ref!r}: a run is refused until there is" for ref in skills]
     return AgentPutView(**agent_view(row).model_dump(), warnings=warnings)
 
 

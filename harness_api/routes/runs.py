@@ -67,6 +67,7 @@ async def create_run(
             agent=body.agent,
             input=body.input,
             agent_version=body.agent_version,
+            skills=tuple(body.skills),
             session_id=decode("session", body.session_id) if body.session_id else None,
             title=body.title,
             user_id=body.user_id,

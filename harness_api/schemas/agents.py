@@ -7,9 +7,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from harness_api.schemas.base import Input, Output, Time, WholeNumbers
-from harness_common.contracts.agent import AgentSpec, HandoffTarget, Name, RetrySpec, ToolName
+from harness_common.contracts.agent import (
+    AgentSpec,
+    HandoffTarget,
+    Name,
+    RetrySpec,
+    SkillRef,
+    ToolName,
+)
 from harness_common.contracts.contract import HEDGES, ContractSpec, Word
 from harness_common.contracts.loop_guards import LoopGuards
+from harness_common.contracts.memory import KINDS, Kind, MemorySpec
 from harness_common.contracts.stop_when import StopWhen
 
 
@@ -35,10 +43,18 @@ class StopWhenInput(WholeNumbers, StopWhen):
     cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
 
 
+class MemorySpecInput(WholeNumbers, MemorySpec):
+    """What an agent remembers."""
+
+    kinds: Annotated[tuple[Kind, ...], Field(strict=False)] = KINDS
+
+
 class AgentSpecInput(WholeNumbers, AgentSpec):
     """The definition of an agent. The same fields as inside, with strict types."""
 
     tools: Annotated[tuple[ToolName, ...], Field(strict=False, max_length=500)] = ()
+    skills: Annotated[tuple[SkillRef, ...], Field(strict=False, max_length=20)] = ()
+    memory: MemorySpecInput | None = None
     max_tokens_total: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 
 from harness_api.paging import ID_PATTERN
 from harness_api.schemas.base import Input, InputTime, Output, Time
-from harness_common.contracts.agent import Name
+from harness_common.contracts.names import Name, SkillRef
 from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode
 from harness_common.core.message import Json
@@ -93,6 +93,10 @@ class RunAsked(Input):
 class RunCreate(RunAsked):
     """A run to start now."""
 
+    skills: Annotated[
+        list[SkillRef],
+        Field(max_length=20, description="Skills to work with, beside those of the agent."),
+    ] = Field(default_factory=list)
     on_busy: Annotated[
         Literal["reject", "enqueue", "interrupt", "steer"],
         Field(description="What to do while the session's last run is still going."),

@@ -84,6 +84,16 @@ class PlatformLimitsPatch(RatesPatch):
     max_running: Annotated[int | None, Field(ge=0, le=1_000_000)] = None
 
 
+class PluginView(Output):
+    """A plugin of a worker; one with a `problem` brings nothing."""
+
+    name: str
+    package: str
+    version: str
+    parts: dict[str, list[str]]
+    problem: str
+
+
 class WorkerView(Output):
     """A worker process: one life of it has one `incarnation`."""
 
@@ -100,6 +110,8 @@ class WorkerView(Output):
     stopping_at: Time | None
     died_at: Time | None
     died_why: str | None
+    plugins: list[PluginView]
+    """What installed packages bring to it."""
 
 
 class AuditView(Output):

@@ -157,13 +157,15 @@ async def _fork(
             value=step,
             limit=source.state.step,
         )
+    retry = action == "run.retry"
     start = StartRun(
         agent=source.agent_name,
         agent_version=request.agent_version or source.agent_version,
         input=request.input or "",
         # A retry goes on in its session; any other fork is a branch, and has a session of its own.
-        session_id=source.session_id if action == "run.retry" else None,
-        title=None if action == "run.retry" else f"{action[4:]} of {encode('run', source.id)}",
+        session_id=source.session_id if retry else None,
+        title=None if retry else f"{action[4:]} of {encode('run', source.id)}",
+        user_id=None if retry else await _user(db, conn, source),
         priority=source.priority,
         concurrency_key=source.concurrency_key,  # with its bound, see start_insert.sql
         created_by=request.created_by,
@@ -189,6 +191,13 @@ async def _fork(
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))
         await record(conn, source.tenant_id, actor, entry, db.timeout_s)
     return started
+
+
+async def _user(db: Database, conn: Connection, source: StoredRun) -> str | None:
+    """Return whose run it is: what it may remember goes with it."""
+    params = {"tenant_id": source.tenant_id, "session_id": source.session_id}
+    rows = await run_sql(conn, "memory_owner", params, db.timeout_s)
+    return rows[0]["user_id"] or None if rows else None
 
 
 async def _first(

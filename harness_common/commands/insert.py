@@ -23,6 +23,7 @@ from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
 from harness_common.store.sealed import seal_bytes
+from harness_common.store.skills import pin
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ async def insert(
 ) -> Started:
     """Write the run in its first state, admitted at once if there is room and nobody waits."""
     run_id, now, state, source = begun["run_id"], begun["now"], first.state, first.source
+    first = await _with_skills(db, conn, tenant_id, spec, request, first)
     session_id = begun["session_id"] or begun["new_session_id"]
     held_for = first.held_for or ("key" if request.concurrency_key is not None else None)
     made = Transition(state, (Event(ev.RUN_CREATED, _about(begun, request, first)),))
@@ -114,6 +116,21 @@ async def insert(
             trace_id=body["trace_id"],
         )  # fmt: skip
     return Started(run_id, session_id, made.state.status, doorbell=bell)
+
+
+async def _with_skills(
+    db: Database,
+    conn: Connection,
+    tenant_id: UUID,
+    spec: AgentSpec,
+    request: StartRun,
+    first: First,
+) -> First:
+    """Pin the versions of the run's skills; a fork keeps those of its source."""
+    if "skills" in first.overrides or not (spec.skills or request.skills):
+        return first
+    pins = await pin(conn, tenant_id, spec.skills, request.skills, db.timeout_s)
+    return replace(first, overrides={**first.overrides, "skills": pins})
 
 
 def _about(begun: Row, request: StartRun, first: First) -> dict[str, Json]:

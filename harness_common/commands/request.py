@@ -35,6 +35,8 @@ class StartRun:
     agent: str
     input: str
     agent_version: int | None = None
+    skills: tuple[str, ...] = ()
+    """Skills that the run works with beside its agent's: `name@version` or `name`."""
     session_id: UUID | None = None
     title: str | None = None
     user_id: str | None = None

@@ -11,15 +11,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 from harness_common.contracts.contract import ContractSpec
 from harness_common.contracts.guardrails import Guardrails
 from harness_common.contracts.loop_guards import LoopGuards
+from harness_common.contracts.memory import MemorySpec
+from harness_common.contracts.names import Name, SkillRef, ToolName
 from harness_common.contracts.stop_when import StopWhen
 from harness_common.contracts.tool_choice import ToolChoice
 from harness_common.core.budget import PRESETS
 from harness_common.core.handoff import TRANSFER
 from harness_common.core.lease import is_quarantine
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}__\*)$")]
-"""A tool, or `server__*`: all tools of an MCP server that the tenant has accepted."""
+__all__ = ["AgentSpec", "Name", "QueueName", "RetrySpec", "SkillRef", "ToolName"]
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,50}/[^\s]{1,150}$")]
 
@@ -100,6 +100,11 @@ class AgentSpec(BaseModel):
                 "tools, or write auto, required or none"
             )
         return self
+
+    skills: Annotated[tuple[SkillRef, ...], Field(max_length=20)] = ()
+    """How its runs may do some kinds of work; each run pins the versions it starts with."""
+    memory: MemorySpec | None = None
+    """What of earlier runs its runs are told; None: nothing, unless they search for it."""
 
     @property
     def turns(self) -> int:

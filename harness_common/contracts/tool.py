@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 from uuid import UUID
 
+from harness_common.contracts.memory import Memory
 from harness_common.contracts.sandbox import Limits, SandboxTier
 from harness_common.core.message import Json
 
@@ -200,6 +201,18 @@ class ToolContext(Protocol):
     """What a person answered to it."""
     config: Mapping[str, Json]
     """The operator's settings for this tool (`tools.<name>` of the worker's tool configuration)."""
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered for the run's user in its agent's namespace."""
+        ...
+
+    async def skill(self, name: str, document: str | None = None) -> Json:
+        """Return the text of a skill that the run has pinned, or of one of its documents.
+
+        Raises `NotFound` that names those there are.
+        """
+        ...
 
     async def secret(self, name: str) -> str:
         """Return a secret of the tenant whose name the tool declares (`ToolSpec.secrets`).

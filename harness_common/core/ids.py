@@ -25,6 +25,8 @@ PREFIXES: Final = {
     "mcp_server": "mcp_",
     "webhook": "hook_",
     "delivery": "msg_",
+    "memory": "mem_",
+    "skill": "skill_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

@@ -7,7 +7,7 @@ its file and add a line to `PROVIDERS`; the conformance suite then runs over it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -121,14 +121,20 @@ PROVIDERS: Final[dict[str, Factory]] = {
 class ModelRegistry:
     """The models of one process, each built at first use and kept.
 
-    `client` stays with whoever built it. Raises `Invalid` at once when the file of prices or of
-    capabilities is wrong.
+    `client` stays with whoever built it. `more` are the providers of plugins. Raises `Invalid` at
+    once when the file of prices or of capabilities is wrong.
     """
 
-    def __init__(self, settings: Settings, client: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: httpx.AsyncClient,
+        more: Mapping[str, Factory] | None = None,
+    ) -> None:
         self.prices = load_prices(settings.model.prices)
         self.capabilities = load_capabilities(settings.model.capabilities)
         self._parts = Parts(settings, client, self.prices, self.capabilities)
+        self._providers = {**(more or {}), **PROVIDERS}
         self._models: dict[str, Model] = {}
 
     def get(self, name: str) -> Model:
@@ -148,9 +154,9 @@ class ModelRegistry:
                 field="model",
                 value=name[:100],
             )
-        factory = PROVIDERS.get(provider)
+        factory = self._providers.get(provider)
         if factory is None:
-            known = sorted(PROVIDERS)
+            known = sorted(self._providers)
             raise Invalid(
                 f"There is no model provider {provider[:50]!r}; known are {', '.join(known)}",
                 field="model",

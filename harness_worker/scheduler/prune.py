@@ -1,5 +1,5 @@
-"""Upkeep: partitions made ahead; idempotency keys, dead workers' rows and old firings dropped. Once
-at the start of a term, then hourly.
+"""Upkeep: partitions made ahead; idempotency keys, dead workers' rows, old firings and facts whose
+time is over dropped. Once at the start of a term, then hourly.
 """
 
 from __future__ import annotations
@@ -53,8 +53,12 @@ class PruneLoop:
             },
         )
         assert row is not None
+        over = await self._shared.db.fetch_one("memory_purge", {"term": self._shared.term})
+        assert over is not None
         self._next = time.monotonic() + EVERY_S
-        return made + int(row["keys"]) + int(row["workers"]) + int(row["firings"])
+        return (
+            made + int(row["keys"]) + int(row["workers"]) + int(row["firings"]) + int(over["facts"])
+        )
 
     def _partitions(self) -> int:
         """Make partitions, each in a transaction of its own that gives way to whoever reads."""

@@ -13,6 +13,7 @@ from harness_worker.steps.contract.request import contracted
 from harness_worker.steps.contract.terms import terms_of
 from harness_worker.steps.guardrails import Rails
 from harness_worker.steps.guards import after_answer
+from harness_worker.steps.memories import recalled
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
 from harness_worker.steps.registry import registry_of
@@ -33,10 +34,11 @@ async def run(ctx: StepContext) -> ModelAnswered:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
     rails = Rails(ctx)
+    memory = await recalled(ctx)
     request = ChatRequest(
         model=spec.model.partition("/")[2],
         messages=await rails.input(),
-        system=spec.system,
+        system="\n\n".join(filter(None, (spec.system, memory.text))),
         tools=[ToolDef(t.name, t.description, t.input_schema) for t in tools],
         max_tokens=spec.max_output_tokens,
         temperature=spec.temperature,
@@ -71,4 +73,6 @@ async def run(ctx: StepContext) -> ModelAnswered:
     if railed.message is not answered.message:
         ruled = replace(ruled, output=None)  # the output is what the guardrail made of it
     said = after_answer(ctx, request, railed)
-    return replace(railed, guidance=summed((asked.guidance, ruled, rails.guidance, said)))
+    return replace(
+        railed, guidance=summed((memory.guidance, asked.guidance, ruled, rails.guidance, said))
+    )

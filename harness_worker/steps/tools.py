@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from harness_common.contracts.skill import pins_in
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.guards import after_tools
 from harness_worker.steps.loop_guards import refused
+from harness_worker.steps.memories import memory_of
 from harness_worker.steps.policy import policy_of
 from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.steps.registry import registry_of
@@ -55,6 +57,8 @@ async def scope_of(ctx: StepContext) -> ToolScope:
         breakers=runtime.breakers,
         policy=await policy_of(ctx, registry),
         sandbox=runtime.sandbox,
+        memory=memory_of(ctx),
+        skills=await runtime.skills.load(runtime.db, run_.tenant_id, pins_in(run_.overrides)),
         secrets=runtime.secrets,
         calls=Counter(row["name"] for row in ctx.calls),
     )

@@ -13,6 +13,7 @@ from uuid import UUID
 from harness_common.broker.publish import Bell
 from harness_common.contracts.blob import Blobs
 from harness_common.contracts.sandbox import Sandbox
+from harness_common.contracts.skill import PinnedSkill
 from harness_common.coord.live import LiveStream
 from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome, Wait
@@ -21,6 +22,7 @@ from harness_common.settings import Settings
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 from harness_common.store.secret_values import TenantSecrets
+from harness_worker.memory.run_memory import RunMemory
 from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.policy_view import PolicyView
 from harness_worker.tools.registry import ToolRegistry
@@ -169,6 +171,8 @@ class ToolScope:
     policy: PolicyView
     secrets: TenantSecrets
     sandbox: Sandbox | None = None
+    memory: RunMemory | None = None
+    skills: tuple[PinnedSkill, ...] = ()
     calls: Counter[str] = field(default_factory=Counter)
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -16,14 +16,16 @@ from harness_common.contracts.tool import (
     ToolReturn,
     WaitUntil,
 )
-from harness_common.core.errors import Denied
+from harness_common.core.errors import Denied, Permanent
 from harness_common.core.events import TOOL_PROGRESS
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
 from harness_common.redaction import redactor
 from harness_common.store.artifacts import read_artifact, save_artifact
+from harness_worker.memory.run_memory import CallMemory
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.notes import write_event
+from harness_worker.tools.skill_text import skill_text
 
 _PROGRESS_EVERY_S: Final = 1.0
 
@@ -47,6 +49,26 @@ class CallContext:
         self.artifacts: list[str] = []
         self._scope, self._call, self._tool = scope, call, tool
         self._last_progress = 0.0
+
+    @property
+    def memory(self) -> CallMemory:
+        """What is remembered for the run's user; raises `Permanent` where there is no memory."""
+        scope = self._scope
+        if scope.memory is None:
+            raise Permanent("there is no memory here", code="NO_MEMORY")
+        policy = scope.policy
+        return CallMemory(
+            scope.memory, scope.step, self._call.index,
+            policy.marks, self._call.approval_id, policy.facts.principal,
+        )  # fmt: skip
+
+    async def skill(self, name: str, document: str | None = None) -> Json:
+        """Return the text of a skill of the run, or of one of its documents."""
+        found = skill_text(self._scope.skills, name, document)
+        if isinstance(found, dict):
+            return found
+        data = await self.read_artifact(found.artifact)
+        return found.shown(data)
 
     async def secret(self, name: str) -> str:
         """Return a secret that the tool declares; raises `Denied` and `NotFound`."""

@@ -22,6 +22,7 @@ from harness_common.core.stop_reasons import StopReason
 from harness_common.core.taint import UNTRUSTED
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.db import Row
+from harness_common.store.memories import owner_of
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 
 _OUTPUT_CHARS: Final = 16_000
@@ -105,6 +106,7 @@ async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
         agent_version=wanted.agent_version,
         input=wanted.input,
         title=f"child of {encode('run', run.id)}",
+        user_id=await owner_of(scope.db, run.tenant_id, run.session_id) or None,
         priority=run.priority,
         max_tokens=share.max_tokens,
         max_cost_usd=share.max_cost_usd,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from harness_common.contracts.memory import Memory
 from harness_common.contracts.tool import Tool
 from harness_common.core.errors import NotFound
 from harness_common.core.message import Json
@@ -33,6 +34,13 @@ class FakeContext:
     artifacts: dict[str, bytes] = field(default_factory=dict)
     said: list[tuple[str, float | None]] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> Memory:
+        raise NotFound("this test has no memory")
+
+    async def skill(self, name: str, document: str | None = None) -> Json:
+        raise NotFound(f"this test has no skill {name}: {document}")
 
     async def secret(self, name: str) -> str:
         if name not in self.secrets:

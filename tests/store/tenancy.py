@@ -25,7 +25,7 @@ SHARED = {
 }
 """Tables of no tenant, and what the API may do with them. A new one has to be named here."""
 RECORDED = {
-    "audit", "checkpoints", "events", "inputs", "messages", "policies", "tool_versions",
+    "audit", "checkpoints", "events", "inputs", "messages", "policies", "skills", "tool_versions",
 }  # fmt: skip
 """What the API may add to and never change."""
 GIVEN = {"repairs", "tenants", "usage"}

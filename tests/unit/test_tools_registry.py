@@ -27,6 +27,7 @@ def test_all_builtins_register_and_are_described_like_a_manual():
         *("append_line", "artifact_read", "calculate", "chart", "file_list", "file_read"),
         *("http_get", "run_program", "sql_query", "sql_schema", "wait", "write_report"),
         *("ask_user", "spawn_run", "python_run", "shell_run", "file_write"),
+        *("memory_forget", "memory_save", "memory_search", "skill_read"),
     }
     for spec in registry.specs():
         assert "Use it" in spec.description, spec.name
@@ -37,7 +38,7 @@ def test_all_builtins_register_and_are_described_like_a_manual():
 def test_effects_of_the_builtins():
     effects = {s.name: s.effect for s in ToolRegistry.from_settings(Settings()).specs()}
     writes = {name for name, effect in effects.items() if effect is EffectClass.WRITE}
-    assert writes == {"append_line", "run_program", "write_report"}
+    assert writes == {"append_line", "memory_forget", "memory_save", "run_program", "write_report"}
     same = {name for name, effect in effects.items() if effect is EffectClass.IDEMPOTENT}
     assert same == {"ask_user", "file_write", "spawn_run"}
 

@@ -10,6 +10,7 @@ from harness_api.client.types.calls import (
     PolicyVersion,
     RuleLook,
 )
+from harness_api.client.types.memories import Forgotten, FoundMemories, FoundMemory, Memory
 from harness_api.client.types.operations import (
     Delivery,
     Firing,
@@ -44,6 +45,7 @@ from harness_api.client.types.runs import (
     Tree,
     Usage,
 )
+from harness_api.client.types.skills import Skill
 from harness_api.client.types.tenants import (
     Agent,
     ApiKey,
@@ -90,7 +92,10 @@ __all__ = [
     "Event",
     "FailedAttempt",
     "Firing",
+    "Forgotten",
     "ForkedFrom",
+    "FoundMemories",
+    "FoundMemory",
     "ImportedTool",
     "ImportedTools",
     "Lineage",
@@ -99,6 +104,7 @@ __all__ = [
     "McpCheck",
     "McpServer",
     "McpTool",
+    "Memory",
     "Message",
     "ModelBreaker",
     "NewApiKey",
@@ -116,6 +122,7 @@ __all__ = [
     "Schedule",
     "Secret",
     "Session",
+    "Skill",
     "SkippedOperation",
     "Step",
     "StepTokens",

@@ -66,6 +66,7 @@ class Worker(View):
     stopping_at: datetime | None = None
     died_at: datetime | None = None
     died_why: str | None = None
+    plugins: tuple[dict[str, Any], ...] = ()
 
 
 class Schedule(View):

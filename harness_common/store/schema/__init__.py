@@ -16,6 +16,7 @@ from harness_common.store.schema.catalog import (
 )
 from harness_common.store.schema.columns import metadata
 from harness_common.store.schema.mcp import mcp_servers, mcp_tools
+from harness_common.store.schema.memories import memories
 from harness_common.store.schema.operations import (
     leader,
     schedule_firings,
@@ -36,6 +37,7 @@ from harness_common.store.schema.runs import (
     sessions,
 )
 from harness_common.store.schema.secrets import secrets, tenant_keys
+from harness_common.store.schema.skills import skills
 from harness_common.store.schema.tenants import (
     agents,
     api_keys,
@@ -48,7 +50,7 @@ from harness_common.store.schema.tenants import (
     throttles,
     usage,
 )
-from harness_common.store.schema.tools import approvals, memories, tool_calls
+from harness_common.store.schema.tools import approvals, tool_calls
 
 __all__ = [
     "agents",
@@ -75,6 +77,7 @@ __all__ = [
     "schedules",
     "secrets",
     "sessions",
+    "skills",
     "tenant_days",
     "tenant_keys",
     "tenant_slots",

@@ -133,6 +133,7 @@ workers = Table(
     when("stopping_at"),
     when("died_at"),
     text_("died_why", null=True),
+    json_("plugins", "[]"),
     comment="Worker processes; tenant-less on purpose: a process serves every tenant.",
 )
 

@@ -121,17 +121,3 @@ approvals = Table(
         postgresql_where=text("status = 'pending'"),
     ),
 )
-
-
-memories = Table(
-    "memories",
-    metadata,
-    id_("tenant_id"),
-    new_id(),
-    text_("scope"),
-    text_("body"),
-    json_("provenance"),
-    when("created_at", now=True),
-    when("expires_at"),
-    PrimaryKeyConstraint("tenant_id", "id"),
-)

@@ -1,0 +1,1 @@
+"""What a run remembers and is told of what was remembered."""
