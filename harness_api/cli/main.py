@@ -24,6 +24,7 @@ from harness_api.cli import (
     mcp,
     policy,
     processes,
+    run_context,
     run_control,
     runs,
     schedules,
@@ -60,6 +61,7 @@ app = typer.Typer(
 for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
 run_control.register(runs.app)
+run_context.register(runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")
 for name, commands in {
     "runs": runs.app,

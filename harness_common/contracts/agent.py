@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
+from harness_common.contracts.context_rules import ContextRules
 from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
 
@@ -64,6 +65,7 @@ class AgentSpec(BaseModel):
     model_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 300.0
     model_options: dict[str, JsonValue] = Field(default_factory=dict)
     retry: RetrySpec = RetrySpec()
+    context: ContextRules = ContextRules()
     queue: QueueName = "steps.default"
 
     @property

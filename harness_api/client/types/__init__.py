@@ -10,6 +10,13 @@ from harness_api.client.types.calls import (
     PolicyVersion,
     RuleLook,
 )
+from harness_api.client.types.context import (
+    Context,
+    ContextMessage,
+    ContextTokens,
+    ContextTool,
+    LeftOut,
+)
 from harness_api.client.types.operations import (
     Delivery,
     Firing,
@@ -78,6 +85,10 @@ __all__ = [
     "Breaker",
     "CallDecision",
     "Checkpoint",
+    "Context",
+    "ContextMessage",
+    "ContextTokens",
+    "ContextTool",
     "DataKey",
     "DataKeys",
     "Decision",
@@ -91,6 +102,7 @@ __all__ = [
     "ForkedFrom",
     "ImportedTool",
     "ImportedTools",
+    "LeftOut",
     "Lineage",
     "Live",
     "McpAccepted",
