@@ -14,7 +14,7 @@ from typing import Final
 from harness_common.core.context_rounds import ARTIFACT, cut_text
 from harness_common.core.context_view import Shown, is_summary, section_of
 from harness_common.core.message import Message, Text, ToolResult, ToolUse
-from harness_common.core.tokens import BYTES_PER_TOKEN, text_bytes, text_tokens
+from harness_common.core.tokens import BYTES_PER_TOKEN, json_text, text_bytes, text_tokens
 
 HEADINGS: Final = ("Intent", "Done", "To do", "Constraints")
 _SHARES: Final = (0.15, 0.45, 0.2, 0.2)
@@ -172,7 +172,9 @@ def _calls(messages: Sequence[Message]) -> list[str]:
         lines.append(f"Artifacts: {', '.join(list(artifacts)[-10:])}")
     for use, result in results[-_LAST_CALLS:]:
         end = f"error {result.error_type or ''}: " if result.is_error else ""
-        lines.append(_line(f"{use.name}({use.raw or use.input}) → {end}{result.content}"))
+        lines.append(
+            _line(f"{use.name}({use.raw or json_text(use.input)}) → {end}{result.content}")
+        )
     return lines
 
 

@@ -17,7 +17,7 @@ from harness_common.core.context_view import (
     section_of,
 )
 from harness_common.core.message import Json, Message, Text, ToolResult, ToolUse, Trust
-from harness_common.core.tokens import BYTES_PER_TOKEN, json_bytes, text_bytes
+from harness_common.core.tokens import BYTES_PER_TOKEN, json_text, text_bytes
 
 INSTRUCTIONS: Final = """\
 You shorten the record of an agent's work, so that the agent can go on from your text alone.
@@ -50,14 +50,10 @@ def record_lines(shown: Sequence[Shown]) -> Iterator[str]:
                 case Text(text):
                     yield f"[{message.role}] {text}"
                 case ToolUse(_, name, value, raw):
-                    yield f"[call] {name} {cut_text(raw or _json(value), _ARGUMENTS_BYTES)}"
+                    yield f"[call] {name} {cut_text(raw or json_text(value), _ARGUMENTS_BYTES)}"
                 case ToolResult(_, content, is_error, kind):
                     how = f"error {kind or ''}" if is_error else "result"
                     yield f"[{how}] {cut_text(content, _RESULT_BYTES)}"
-
-
-def _json(value: Json) -> str:
-    return str(value) if json_bytes(value) < _ARGUMENTS_BYTES else str(value)[:_ARGUMENTS_BYTES]
 
 
 def pieces(entries: Iterator[str], most_tokens: int) -> list[str]:

@@ -30,10 +30,15 @@ def text_bytes(text: str) -> int:
 
 def json_bytes(value: Json) -> int:
     """Return the length of a JSON value as it is sent."""
+    return text_bytes(json_text(value))
+
+
+def json_text(value: Json) -> str:
+    """Write a JSON value compactly, whatever it is."""
     try:
-        return text_bytes(_ENCODE(value))
+        return _ENCODE(value)
     except (TypeError, ValueError, RecursionError):
-        return len(str(value))
+        return str(value)
 
 
 def bytes_to_tokens(size_bytes: int) -> int:

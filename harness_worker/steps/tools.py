@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
+from harness_common.core.tokens import BYTES_PER_TOKEN
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.policy import policy_of
@@ -54,6 +55,7 @@ async def scope_of(ctx: StepContext) -> ToolScope:
         sandbox=runtime.sandbox,
         secrets=runtime.secrets,
         calls=Counter(row["name"] for row in ctx.calls),
+        result_bytes=ctx.spec.context.result_tokens * BYTES_PER_TOKEN,
     )
 
 
