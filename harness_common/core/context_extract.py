@@ -190,7 +190,8 @@ def _line(text: str, most: int = _LINE_CHARS) -> str:
 
 def _fit(lines: Sequence[str], budget_tokens: int, *, newest: bool) -> list[str]:
     """Keep as many lines as fit, cutting the first that does not."""
-    left, out = budget_tokens * BYTES_PER_TOKEN, []
+    left = budget_tokens * BYTES_PER_TOKEN
+    out: list[str] = []
     for line in reversed(lines) if newest else lines:
         size = text_bytes(line) + 3
         if size > left:

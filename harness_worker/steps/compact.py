@@ -111,8 +111,9 @@ async def _compacted(
     kept = [one for one in shown[cut.at :] if not is_summary(one.message)]
     edits = _edits(shown, kept, cut)
     kept_from, history_from = _kept_from(ctx, kept)
-    about = {
-        **counted(older),
+    counts = counted(older)
+    about: dict[str, Json] = {
+        **counts,
         "how": summary.how,
         "step": ctx.number,
         "from": kept_from,
@@ -132,7 +133,7 @@ async def _compacted(
         message=message,
         kept_from=kept_from,
         history_from=history_from,
-        covers=about["covers"],
+        covers=counts["covers"],
         tokens_before=messages_tokens(one.message for one in shown),
         tokens_after=messages_tokens(after),
         note=summary.note,
