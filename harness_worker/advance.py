@@ -20,16 +20,16 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
+from harness_common.core.context_view import first_needed
 from harness_common.core.errors import HarnessError, Limited, LostOwnership
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Input, Released, StepDone, StepFailed
-from harness_common.core.message import Message
 from harness_common.core.retry import classify
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Failure, StepCancelled
 from harness_common.redaction import redactor
 from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
-from harness_common.store.claim import Claimed, Want, fresh_calls, load_history
+from harness_common.store.claim import Claimed, Tail, Want, fresh_calls, load_history
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from harness_worker.budgets import reserve
@@ -60,8 +60,8 @@ async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) 
         if not await _take_lease(runtime, held):
             runtime.counters.lease_held += 1
             return "lease held"
-        known = runtime.known_messages(run_id)
-        claimed = await runtime.claims(Want(tenant_id, run_id, version, claim_id, len(known)))
+        known = runtime.known(run_id)
+        claimed = await runtime.claims(Want(tenant_id, run_id, version, claim_id, known.next - 1))
         if claimed is None:
             runtime.counters.claim_missed += 1
             return "nothing to do"
@@ -112,16 +112,14 @@ def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
         runtime.counters.queue_age_s = max(runtime.counters.queue_age_s, age_s)
 
 
-async def _work(
-    runtime: Runtime, held: Held, claimed: Claimed, known: tuple[Message, ...]
-) -> Applied:
+async def _work(runtime: Runtime, held: Held, claimed: Claimed, known: Tail) -> Applied:
     """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and
     committed on its own.
     """
     settings = runtime.settings
     until = time.monotonic() + settings.worker.turn_ms / 1000
     run = claimed.run
-    messages = known[: run.state.messages] + claimed.messages
+    tail = claimed.tail(known)
     calls = claimed.calls
     done = 0
     while True:
@@ -134,9 +132,9 @@ async def _work(
             and not held.cancel_requested
         )
         keep = NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
-        applied = await _one_step(runtime, held, claimed, run, messages, calls, keep)
-        messages += applied.transition.messages
-        _after_commit(runtime, run, applied, messages)
+        applied = await _one_step(runtime, held, claimed, run, tail, calls, keep)
+        tail = tail.grown(applied.transition.messages, first_needed(applied.run.state.memo))
+        _after_commit(runtime, run, applied, tail)
         if keep is None or applied.run.claim_id != keep.claim_id:
             return applied
         held.claim_id = keep.claim_id
@@ -149,7 +147,7 @@ async def _one_step(
     held: Held,
     claimed: Claimed,
     run: StoredRun,
-    messages: tuple[Message, ...],
+    tail: Tail,
     calls: tuple[dict[str, Any], ...],
     keep: NextClaim | None,
 ) -> Applied:
@@ -161,7 +159,18 @@ async def _one_step(
         await _wait_for_place(claimed)
         history = await load_history(runtime.db, run) if run.prev_run_id else ()
         spec = await runtime.agent(run)
-        ctx = StepContext(run, spec, history, messages, calls, started_at, runtime, held)
+        ctx = StepContext(
+            run=run,
+            spec=spec,
+            history=tuple(one.message for one in history),
+            messages=tail.messages,
+            calls=calls,
+            started_at=started_at,
+            runtime=runtime,
+            held=held,
+            first=tail.first,
+            past=history,
+        )
         if claimed.budgeted:
             run = await reserve(ctx)
             ctx = replace(ctx, run=run)
@@ -275,16 +284,14 @@ def _stopped(held: Held, ctx: StepContext) -> Input:
     return StepDone(StepCancelled(), ctx.started_at)
 
 
-def _after_commit(
-    runtime: Runtime, run: StoredRun, applied: Applied, messages: tuple[Message, ...]
-) -> None:
+def _after_commit(runtime: Runtime, run: StoredRun, applied: Applied, tail: Tail) -> None:
     """Remember what the next step needs, and tell whoever watches that there are new events."""
     state = applied.run.state
     runtime.counters.steps += state.step > run.state.step
     if state.status in TERMINAL:
         runtime.forget(run.id)
-    elif len(messages) == state.messages:
-        runtime.remember(run.id, messages)
+    elif tail.next == state.messages + 1:
+        runtime.remember(run.id, tail.messages, tail.first)
     last = applied.first_seq + len(applied.transition.events) - 1
     runtime.live.emit(run.id, {"type": "committed", "seq": last, "status": str(state.status)})
     if state.status is not Status.RUNNING:

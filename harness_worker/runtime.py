@@ -42,13 +42,14 @@ from harness_common.plugins import Loaded, discover
 from harness_common.settings import Settings
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied, Write, group_commit
-from harness_common.store.claim import Claimed, Want, claim
+from harness_common.store.claim import Claimed, Tail, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
 from harness_common.store.skills import SkillCache
+from harness_worker.context.memory import ContextMemory
 from harness_worker.egress.client import Egress
 from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
@@ -139,7 +140,7 @@ class Counters:
 class _Known:
     """The messages of a run that are kept, and their size."""
 
-    messages: tuple[Message, ...] = ()
+    tail: Tail = field(default_factory=Tail)
     chars: int = 0
 
 
@@ -181,26 +182,35 @@ class Runtime:
     held: dict[UUID, Held] = field(default_factory=dict)
     counters: Counters = field(default_factory=Counters)
     stopping: bool = False
+    context: ContextMemory = field(default_factory=ContextMemory)
     _cached_chars: int = 0
     _messages: OrderedDict[UUID, _Known] = field(default_factory=OrderedDict)
     _agents: OrderedDict[UUID | tuple[UUID, str, int], AgentSpec] = field(
         default_factory=OrderedDict
     )
 
-    def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
-        """Return the committed messages of a run that this process has seen.
+    def known(self, run_id: UUID) -> Tail:
+        """Return the committed messages of a run that this process has seen, as far as they are
+        shown.
 
         They are append-only, so never stale.
         """
-        return self._messages.get(run_id, _NOTHING).messages
+        return self._messages.get(run_id, _NOTHING).tail
 
-    def remember(self, run_id: UUID, messages: tuple[Message, ...]) -> None:
-        """Keep a run's committed messages for its next step; the least lately used go first."""
+    def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
+        """Return them without their numbers."""
+        return self.known(run_id).messages
+
+    def remember(self, run_id: UUID, messages: tuple[Message, ...], first: int = 1) -> None:
+        """Keep a run's committed messages from number `first` on for its next step; the least
+        lately used go first.
+        """
         known = self._messages.pop(run_id, _NOTHING)
-        new = messages[len(known.messages) :]
-        chars = known.chars + sum(message_chars(m) for m in new)
+        same = first == known.tail.first
+        new = messages[len(known.tail.messages) :] if same else messages
+        chars = (known.chars if same else 0) + sum(message_chars(m) for m in new)
         self._cached_chars += chars - known.chars
-        self._messages[run_id] = _Known(messages, chars)
+        self._messages[run_id] = _Known(Tail(messages, first), chars)
         while len(self._messages) > _CACHED_RUNS or self._cached_chars > _CACHED_CHARS:
             _, dropped = self._messages.popitem(last=False)
             self._cached_chars -= dropped.chars

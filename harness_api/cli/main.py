@@ -28,6 +28,7 @@ from harness_api.cli import (
     policy,
     processes,
     repairs,
+    run_context,
     run_control,
     runs,
     schedules,
@@ -71,6 +72,7 @@ for register in (
 ):
     register(app)
 run_control.register(runs.app)
+run_context.register(runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")
 for name, commands in {
     "runs": runs.app,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness_api.cli.options import Json, Limit, SessionId, connect, examples, group, pairs
-from harness_api.cli.output import print_json, print_pairs, print_table, short
+from harness_api.cli.output import clean, print_json, print_pairs, print_table, short
 from harness_api.cli.run_view import print_runs
 
 if TYPE_CHECKING:
@@ -108,3 +108,5 @@ def _print(session: Session) -> None:
             "metadata": session.metadata or None,
         }
     )
+    if session.memory_summary:
+        print(f"\nWhat it remembers:\n{clean(session.memory_summary)}")

@@ -21,6 +21,7 @@ from harness_api.client.surface import M, Resource, flow, operation
 from harness_api.client.types import (
     Artifact,
     Checkpoint,
+    Context,
     Event,
     FailedAttempt,
     Lineage,
@@ -321,6 +322,12 @@ class Runs(Resource[M]):
         path = id_path("/v1/runs/{}/artifacts", "run", run_id)
         async for artifact in self._http.pages(path, Artifact):
             yield artifact
+
+    @operation
+    async def context(self, run_id: str, step: int) -> Context:
+        """Read what the model saw in a step, and what was left out."""
+        path = id_path("/v1/runs/{}", "run", run_id)
+        return await self._http.fetch(Call("GET", f"{path}/steps/{int(step)}/context"), Context)
 
     @operation
     async def tree(self, run_id: str) -> Tree:

@@ -49,6 +49,7 @@ def session_view(row: Row) -> SessionView:
         created_at=row["created_at"],
         closed_at=row["closed_at"],
         head_run_id=encode("run", head) if head else None,
+        memory_summary=row["memory_summary"],
     )
 
 

@@ -28,3 +28,5 @@ class SessionView(Output):
     created_at: Time
     closed_at: Time | None
     head_run_id: str | None
+    memory_summary: str | None
+    """A line for each of its last runs: asked → answered; less than 2 KB."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from harness_common.contracts.context_rules import ContextRules
 from harness_common.contracts.contract import ContractSpec
 from harness_common.contracts.guardrails import Guardrails
 from harness_common.contracts.loop_guards import LoopGuards
@@ -86,6 +87,7 @@ class AgentSpec(BaseModel):
     guardrails: Guardrails = Guardrails()
     handoffs: tuple[HandoffTarget, ...] = ()
     """Agents that this one may hand a run to: each is a tool `transfer_to_NAME`."""
+    context: ContextRules = ContextRules()
     queue: QueueName = "steps.default"
     output_schema: dict[str, JsonValue] | None = None
     """JSON Schema of the run's output, an object; None leaves it to be text."""

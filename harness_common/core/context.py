@@ -1,10 +1,11 @@
-"""Rules about the conversation that a model is shown."""
+"""A conversation that a provider accepts: every tool use is answered right after it was asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
+from harness_common.core.context_view import Shown
 from harness_common.core.message import Message, ToolResult, ToolUse
 
 
@@ -14,20 +15,30 @@ def closed_history(messages: Sequence[Message]) -> tuple[Message, ...]:
     A run that was cancelled or failed leaves such orphans; providers refuse a conversation that has
     one.
     """
-    out: list[Message] = []
+    return tuple(one.message for one in closed_past([Shown(m) for m in messages]))
+
+
+def closed_past(shown: Sequence[Shown]) -> tuple[Shown, ...]:
+    """Do what `closed_history` does for messages that know where they come from; an answer that was
+    put in comes from nowhere.
+    """
+    return tuple(_closed(shown))
+
+
+def _closed(shown: Sequence[Shown]) -> Iterator[Shown]:
     asked: tuple[ToolUse, ...] = ()
-    for message in messages:
+    for one in shown:
+        message = one.message
         answered = {b.tool_use_id for b in message.content if isinstance(b, ToolResult)}
         missing = _cancelled(asked, answered)
         if missing and answered:
-            message = replace(message, content=message.content + missing)  # noqa: PLW2901
+            message = replace(message, content=message.content + missing)
         elif missing:
-            out.append(Message("tool", missing))
-        out.append(message)
+            yield Shown(Message("tool", missing))
+        yield Shown(message, one.origin)
         asked = message.tool_uses()
     if asked:
-        out.append(Message("tool", _cancelled(asked, frozenset())))
-    return tuple(out)
+        yield Shown(Message("tool", _cancelled(asked, frozenset())))
 
 
 def _cancelled(asked: tuple[ToolUse, ...], answered: Set[str]) -> tuple[ToolResult, ...]:

@@ -89,4 +89,5 @@ def then(first: Transition | Event | tuple[Event, ...], second: Transition) -> T
         first.messages + second.messages,
         first.outcomes + second.outcomes,
         first.proposed or second.proposed,
+        first.session_summary if second.session_summary is None else second.session_summary,
     )

@@ -110,6 +110,8 @@ class Transition:
     """Ledger rows that end with this commit."""
     proposed: bool = False
     """A message of these proposes tool calls, which become ledger rows."""
+    session_summary: str | None = None
+    """What the session remembers of its runs from now on; None leaves it."""
 
     @property
     def ready(self) -> bool:

@@ -18,6 +18,7 @@ from harness_common.core.tool_call import CallStatus
 
 MODEL: Final = "model"
 TOOLS: Final = "tools"
+COMPACT: Final = "compact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,50 @@ class ModelAnswered:
     guidance: Guidance = NOTHING
     cache_write_tokens: int = 0
     """The part of the input that the provider wrote to its cache, where it charges for that."""
+    notes: tuple[Message, ...] = ()
+    """What was put at the end of the conversation for this answer: messages before it."""
+    context: Json = None
+    """What the prompt was made of (`core.context_record`); part of the event."""
+    session_summary: str | None = None
+    """What the session is to remember if the run ends here, less than 2 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFull:
+    """The prompt is too long to be sent, or was refused as too long: a compaction comes first. The
+    step is not over.
+    """
+
+    why: Literal["limit", "provider"]
+    tokens: int
+    """Of the prompt, as estimated and calibrated."""
+    limit: int
+    fixed: int
+    """What of it no compaction makes smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Older messages have a summary in their place, or nothing could be gained."""
+
+    how: str
+    """`summarised`, `extracted`, `trimmed` or `nothing`."""
+    message: Message | None = None
+    """The summary; None when nothing was gained."""
+    kept_from: int = 1
+    history_from: str | None = None
+    covers: int = 0
+    """How many messages the summary stands for, with those of its predecessor."""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    model: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    priced: bool = True
+    note: str = ""
+    """Why it was done in another way than the agent wants."""
+    session_summary: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +194,15 @@ class StepCancelled:
     outcomes: tuple[CallOutcome, ...] = ()
 
 
-StepResult = ModelAnswered | ToolsDone | ToolsWaiting | ToolsUnknown | StepCancelled
+StepResult = (
+    ModelAnswered
+    | ToolsDone
+    | ToolsWaiting
+    | ToolsUnknown
+    | StepCancelled
+    | ContextFull
+    | Compacted
+)
 
 
 @dataclass(frozen=True, slots=True)

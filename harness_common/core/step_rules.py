@@ -9,6 +9,7 @@ from typing import Final, assert_never
 from harness_common.core import events as ev
 from harness_common.core.approval_rules import asked_events, needs_people, queued, undecided
 from harness_common.core.budget import exceeded
+from harness_common.core.context_step import compacted, context_full
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
@@ -22,6 +23,8 @@ from harness_common.core.step import (
     MODEL,
     TOOLS,
     CallOutcome,
+    Compacted,
+    ContextFull,
     Failure,
     ModelAnswered,
     StepCancelled,
@@ -115,6 +118,10 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
             done = _tools_waiting(free, one.result, number)
         case ToolsUnknown(outcomes, unknown):
             done = _tools_unknown(free, outcomes, unknown, number)
+        case ContextFull():
+            done = context_full(free, one.result, number)
+        case Compacted():
+            done = compacted(_step_counted(free), one.result, number, now)
         case StepCancelled(outcomes) if not state.cancel_requested:
             # A signal alone cancels nothing: only what Postgres holds does. The step is given back.
             return Transition(free, outcomes=outcomes)
@@ -135,7 +142,7 @@ def _model_answered(
     nxt = replace(
         _step_counted(state),
         turn=state.turn + 1,
-        messages=state.messages + 1 + len(said.messages),
+        messages=state.messages + len(answer.notes) + 1 + len(said.messages),
         input_tokens=state.input_tokens + answer.input_tokens,
         output_tokens=state.output_tokens + answer.output_tokens,
         cost_usd=state.cost_usd + answer.cost_usd,
@@ -147,7 +154,10 @@ def _model_answered(
         *said.events,
         Event(ev.STEP_COMPLETED, {"kind": MODEL}, number),
     )
-    done = Transition(nxt, recorded, (answer.message, *said.messages), proposed=bool(uses))
+    messages = (*answer.notes, answer.message, *said.messages)
+    done = Transition(
+        nxt, recorded, messages, proposed=bool(uses), session_summary=answer.session_summary
+    )
     if said.stop is None and _is_final(nxt, answer, now):
         return _final_answer(done, answer)
     if state.cancel_requested:
@@ -336,6 +346,8 @@ def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
         out["scripted"] = True
     if answer.first_token_ms is not None:
         out["first_token_ms"] = round(answer.first_token_ms, 1)
+    if answer.context is not None:
+        out["context"] = answer.context
     return out
 
 

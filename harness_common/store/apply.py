@@ -297,6 +297,7 @@ def prepare(write: Write) -> Prepared:
         else [],
         "outcomes": outcome_rows(before.step + 1, write.transition.outcomes),
         "asked": _asked(write.transition.outcomes),
+        "session_summary": write.transition.session_summary,
         "expired": after.step == before.step
         and after.status not in TERMINAL
         and any(o.error_type == EXPIRED for o in write.transition.outcomes),

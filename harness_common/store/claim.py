@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
 import structlog
 
-from harness_common.core.context import closed_history
+from harness_common.core.context import closed_past
+from harness_common.core.context_view import (
+    CONTEXT,
+    Compaction,
+    Shown,
+    first_needed,
+    needs_history,
+    view,
+)
 from harness_common.core.ids import encode
 from harness_common.core.message import Message, loads
 from harness_common.store import json_codec
@@ -33,6 +42,24 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
+class Tail:
+    """The messages of a run from number `first` on."""
+
+    messages: tuple[Message, ...] = ()
+    first: int = 1
+
+    @property
+    def next(self) -> int:
+        """The number of the message after the last."""
+        return self.first + len(self.messages)
+
+    def grown(self, messages: tuple[Message, ...], first: int) -> Tail:
+        """Add messages, and drop those before number `first`."""
+        first = max(first, self.first)
+        return Tail((self.messages + messages)[first - self.first :], first)
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """A run that this process owns now, and what its next step needs."""
 
@@ -40,7 +67,7 @@ class Claimed:
     now: datetime
     rung_at: datetime | None
     messages: tuple[Message, ...]
-    """Messages after those already known."""
+    """Messages after those already known, as far as they are shown."""
     calls: tuple[dict[str, Any], ...]
     """Ledger rows of the coming tools step."""
     crowded: bool = False
@@ -53,6 +80,15 @@ class Claimed:
     """How long the step has to wait for the rate."""
     put_off: bool = False
     """The rate has no room soon: the step is to try again after `wait_s`, at most a minute."""
+
+    def tail(self, known: Tail) -> Tail:
+        """Return the run's messages from the first that is shown on, given those known before."""
+        state = self.run.state
+        first = max(first_needed(state.memo), known.first)
+        if first > known.next:
+            return Tail(self.messages, state.messages + 1 - len(self.messages))
+        kept = known.messages[first - known.first : state.messages + 1 - known.first]
+        return Tail(kept + self.messages, first)
 
 
 async def claim(
@@ -139,11 +175,31 @@ def fresh_calls(applied: Applied) -> tuple[dict[str, Any], ...]:
     )
 
 
-async def load_history(db: Database, run: StoredRun) -> tuple[Message, ...]:
-    """Read the messages of the session's earlier runs, with every unanswered tool use answered as
+async def load_history(db: Database, run: StoredRun) -> tuple[Shown, ...]:
+    """Read what is shown of the session's earlier runs, with every unanswered tool use answered as
     cancelled.
     """
-    if run.prev_run_id is None:
+    if run.prev_run_id is None or not needs_history(run.state.memo):
         return ()
     rows = await db.fetch("history", {"tenant_id": run.tenant_id, "prev_run_id": run.prev_run_id})
-    return closed_history(tuple(loads(row["body"]) for row in rows))
+    return history_of(rows)
+
+
+def history_of(rows: Sequence[Row]) -> tuple[Shown, ...]:
+    """Put the conversation of several runs together from the rows of `history.sql`."""
+    past: tuple[Shown, ...] = ()
+    for run_id, of_run in groupby(rows, key=lambda row: row["run_id"]):
+        found = list(of_run)
+        context = found[0]["context"]
+        own = [loads(row["body"]) for row in found]
+        compaction = Compaction.of({CONTEXT: context}) if context else None
+        shown = view(past, own, found[0]["n"], compaction)
+        past = tuple(
+            one if ":" in one.origin or not one.origin else Shown(one.message, _of(run_id, one))
+            for one in shown
+        )
+    return closed_past(past)
+
+
+def _of(run_id: UUID, one: Shown) -> str:
+    return f"{run_id.hex}:{one.origin}"

@@ -24,7 +24,9 @@ from harness_common.store import json_codec
 PREFIX: Final = "hsealed1."
 _QUOTED: Final = f'"{PREFIX}'
 _MAGIC: Final = b"hsealed1"
-_TEXTS: Final = frozenset({"input", "output", "result", "result_before", "answer", "sealed"})
+_TEXTS: Final = frozenset(
+    {"input", "output", "result", "result_before", "answer", "sealed", "memory_summary"}
+)
 _JSONS: Final = frozenset(
     {
         *("body", "payload", "arguments", "delta", "waiting"),
@@ -136,6 +138,8 @@ def seal_commit(key: TenantKey | None, body: dict[str, Any]) -> dict[str, Any]:
     if body.get("input") is not None:
         out["input"] = seal_text(key, body["input"]) if body["input"] else ""
     out["output"] = seal_text(key, body["output"])
+    if body.get("session_summary") is not None:
+        out["session_summary"] = seal_text(key, body["session_summary"])
     out["error"] = seal_parts(key, "error", body["error"])
     out["memo"] = seal_parts(key, "memo", body["memo"])
     out["waiting"] = seal_json(key, body["waiting"])

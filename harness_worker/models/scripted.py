@@ -36,6 +36,7 @@ from harness_common.contracts.model import (
     OnDelta,
     Usage,
 )
+from harness_common.core.context_view import about_summary, is_summary, section_of
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.hints import is_hint
 from harness_common.core.message import Block, Json, Message, Text, ToolResult, ToolUse
@@ -92,7 +93,10 @@ class Scripted:
         fill = _Filler(request.messages)
         pieces = [fill.text(piece) for piece in (item.stream or (item.text,)) if piece]
         content: list[Block] = [Text("".join(pieces))] if pieces else []
-        turn = sum(m.role == "assistant" for m in request.messages)
+        turn = sum(
+            about_summary(m)["turns"] if is_summary(m) else m.role == "assistant"
+            for m in request.messages
+        )
         content += [
             ToolUse(f"call_{turn + 1}_{number}", tool.name, fill.json(tool.input))
             for number, tool in enumerate(item.tools, 1)
@@ -178,7 +182,11 @@ def script_position(messages: Sequence[Message]) -> int:
     """
     count = 0
     for message in reversed(messages):
-        if message.role == "user" and not _only_results(message) and not is_hint(message):
+        if is_summary(message):
+            count += about_summary(message)["answers"]
+            break
+        of_user = message.role == "user" and not _only_results(message)
+        if of_user and not is_hint(message) and section_of(message) is None:
             break
         count += message.role == "assistant"
     return count
@@ -204,6 +212,8 @@ class _Filler:
             for block in message.content
             if isinstance(block, ToolResult)
         ]
+        # Results that a summary stands for keep their numbers, but cannot be told any more.
+        self._gone: int = sum(about_summary(m)["results"] for m in messages if is_summary(m))
 
     def text(self, text: str) -> str:
         return _REFERENCE.sub(self._value, text).replace("\x00", "")
@@ -227,7 +237,7 @@ class _Filler:
             number = int(artifact)
         else:
             found = self._results
-            number = int(result) if result else len(found)
+            number = int(result) - self._gone if result else len(found)
         if not 1 <= number <= len(found):
             raise Permanent(
                 f"The script refers to {{{{{what}}}}}, "

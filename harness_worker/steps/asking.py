@@ -71,6 +71,22 @@ async def ask(
     return await _Asking(ctx, request, show, form).run()
 
 
+def first_model(ctx: StepContext) -> Model:
+    """Return the first model of the agent's chain that is configured here: its window is the one
+    to keep to. Raises what the registry raises of the agent's own model when there is none.
+    """
+    missing: Permanent | None = None
+    for name in (ctx.spec.model, *ctx.spec.fallback_models):
+        try:
+            return ctx.runtime.models.get(name)
+        except Permanent as error:
+            if error.error_code not in CANNOT_SERVE:
+                raise
+            missing = missing or error
+    assert missing is not None
+    raise missing
+
+
 class _Asking:
     """One question on its way along the chain."""
 

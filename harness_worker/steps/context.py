@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from harness_common.contracts.agent import AgentSpec
+from harness_common.core.context_view import Shown
 from harness_common.core.message import Message
 from harness_common.store.rows import StoredRun
 from harness_worker.runtime import Held, Runtime
@@ -21,15 +22,21 @@ class StepContext:
     run: StoredRun
     spec: AgentSpec
     history: tuple[Message, ...]
-    """Messages of the session's earlier runs."""
+    """Messages of the session's earlier runs, as far as they are shown."""
     messages: tuple[Message, ...]
-    """Messages of this run."""
+    """Messages of this run from number `first` on: those before are in the summary of a
+    compaction (`steps.prompt.shown_of` has what the model is shown).
+    """
     calls: tuple[dict[str, Any], ...]
     """Ledger rows of this step (tools steps only)."""
     started_at: datetime
     """Postgres time at the claim."""
     runtime: Runtime
     held: Held
+    first: int = 1
+    """Number of the first of `messages`."""
+    past: tuple[Shown, ...] = ()
+    """`history` with where each message comes from."""
 
     @property
     def number(self) -> int:

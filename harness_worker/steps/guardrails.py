@@ -23,6 +23,7 @@ from harness_common.contracts.guardrails import (
 )
 from harness_common.contracts.stop_when import compile_pattern
 from harness_common.core import events as ev
+from harness_common.core.context_view import Shown, is_summary, section_of
 from harness_common.core.events import Event
 from harness_common.core.guardrail import (
     ASKED_AGAIN,
@@ -44,7 +45,7 @@ from harness_worker.steps.rail_plugins import ask_plugin
 from harness_worker.tools.validate import schema_problems
 
 RAILED: Final = "railed"
-"""The key of `RunState.memo`: the number of hand-offs, and of messages that have passed since."""
+"""The key of `RunState.memo`: the number of hand-offs, and of the last message that has passed."""
 _REMOVED: Final = "[removed]"
 
 
@@ -59,7 +60,7 @@ class Rails:
     def __post_init__(self) -> None:
         self.judges = Judges(self.ctx)
 
-    async def input(self) -> tuple[Message, ...]:
+    async def input(self, shown: Sequence[Shown]) -> tuple[Shown, ...]:
         """Return the conversation as the model may see it; raises `GuardrailBlocked`.
 
         A rewriting rail looks at every message of the user each time, which costs no step a record:
@@ -67,27 +68,38 @@ class Rails:
         """
         ctx, rails = self.ctx, self.ctx.spec.guardrails.input
         if not rails:
-            return ctx.history + ctx.messages
+            return tuple(shown)
         hops = ctx.run.acting.hops
         known = ctx.run.state.memo.get(RAILED, [hops, 0])
-        passed = known[1] if known[0] == hops else 0
-        out, seen = list[Message](), 0
-        for message in ctx.messages:
-            if message.role != "user" or is_hint(message):
-                out.append(message)
+        passed = seen = known[1] if known[0] == hops else 0
+        out = list[Shown]()
+        for one in shown:
+            if not _is_said_by_user(one.message):
+                out.append(one)
                 continue
-            seen += 1
-            out.append(await self._user_message(message, rails, is_new=seen > passed))
+            number = int(one.origin) if one.origin.isdecimal() else 0  # 0: of an earlier run
+            is_new = number > passed
+            seen = max(seen, number)
+            out.append(Shown(await self._user_message(one.message, rails, is_new), one.origin))
         if seen != passed:
             self.said.append(Guidance(memo={RAILED: [hops, seen]}))
-        before = [await self._user_message(m, rails, is_new=False) for m in ctx.history]
-        return (*before, *out)
+        return tuple(out)
 
-    async def _user_message(
-        self, message: Message, rails: Sequence[Rail], *, is_new: bool
-    ) -> Message:
-        if message.role != "user":
-            return message
+    async def rewritten(self, shown: Sequence[Shown]) -> tuple[Shown, ...]:
+        """Return the conversation as rewriting rails leave it, for a summary of it."""
+        rails = self.ctx.spec.guardrails.input
+        if not rails:
+            return tuple(shown)
+        return tuple(
+            [
+                Shown(await self._user_message(one.message, rails, False), one.origin)
+                if _is_said_by_user(one.message)
+                else one
+                for one in shown
+            ]
+        )
+
+    async def _user_message(self, message: Message, rails: Sequence[Rail], is_new: bool) -> Message:
         text = message.text()
         for rail in rails:
             if not is_new and rail.action != "rewrite":
@@ -169,6 +181,16 @@ class Rails:
         if not why:
             return None
         return _finding(rail, where, rail.why or why, rewritten)
+
+
+def _is_said_by_user(message: Message) -> bool:
+    """Tell whether a person said this, and not the platform in its name."""
+    return (
+        message.role == "user"
+        and not is_hint(message)
+        and not is_summary(message)
+        and section_of(message) is None
+    )
 
 
 def _finding(rail: Rail, where: Where, why: str, rewritten: str | None) -> Finding:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from harness_common.core.context_view import about_summary, is_summary
 from harness_common.core.errors import Permanent
 from harness_common.core.message import Message, loads
-from harness_common.core.step import CallOutcome, ModelAnswered
+from harness_common.core.step import COMPACT, CallOutcome, Compacted, ContextFull, ModelAnswered
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
@@ -35,6 +36,37 @@ async def recorded_answer(ctx: StepContext) -> ModelAnswered:
     return ModelAnswered(
         message=message, finish="pause" if row["more"] else "stop", model="recorded"
     )
+
+
+async def recorded_compaction_due(ctx: StepContext) -> ContextFull | None:
+    """Return that a compaction comes next, if it did so in the source run; else None."""
+    kind, summary = await _compaction(ctx)
+    if kind != COMPACT and summary is None:
+        return None
+    return ContextFull("limit", 0, 0, 0)
+
+
+async def recorded_compaction(ctx: StepContext) -> Compacted:
+    """Return the compaction of this step of the source run."""
+    _, summary = await _compaction(ctx)
+    if summary is None:
+        return Compacted("nothing")
+    about = about_summary(summary)
+    return Compacted(
+        how=about["how"],
+        message=summary,
+        kept_from=about["from"],
+        history_from=about["history_from"],
+        covers=about["covers"],
+    )
+
+
+async def _compaction(ctx: StepContext) -> tuple[str | None, Message | None]:
+    row = await ctx.runtime.db.fetch_one("recorded_compaction", _key(ctx))
+    assert row is not None
+    message = None if row["body"] is None else loads(row["body"])
+    summary = message if message is not None and is_summary(message) else None
+    return row["kind"], summary
 
 
 async def recorded_outcomes(ctx: StepContext) -> tuple[CallOutcome, ...]:

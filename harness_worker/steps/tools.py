@@ -11,6 +11,7 @@ from itertools import groupby
 
 from harness_common.contracts.skill import pins_in
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
+from harness_common.core.tokens import BYTES_PER_TOKEN
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.guards import after_tools
@@ -61,6 +62,7 @@ async def scope_of(ctx: StepContext) -> ToolScope:
         skills=await runtime.skills.load(runtime.db, run_.tenant_id, pins_in(run_.overrides)),
         secrets=runtime.secrets,
         calls=Counter(row["name"] for row in ctx.calls),
+        result_bytes=ctx.spec.context.result_tokens * BYTES_PER_TOKEN,
     )
 
 

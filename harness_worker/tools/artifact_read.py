@@ -9,6 +9,7 @@ from pydantic import Field
 from harness_common.contracts.tool import Tool, ToolContext
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.message import Json
+from harness_common.core.tokens import json_bytes
 from harness_common.settings import Settings
 from harness_worker.sdk import tool
 from harness_worker.tools.text import decode_part
@@ -17,11 +18,13 @@ _NAME = "artifact_read"
 _DEFAULT_BYTES = 16 * 1024
 _MAX_BYTES = 256 * 1024
 _SNIFF_BYTES = 8_192
+_FRAME_BYTES = 256
+_LEAST_BYTES = 64
 
 
 def build(settings: Settings) -> list[Tool]:
-    """Build the tool; it has no settings."""
-    del settings
+    """Build the tool: a part is never longer than a result may be shown."""
+    room = settings.tool.inline_result_bytes - _FRAME_BYTES
 
     # Untrusted: an artifact may hold what a web page said, and nothing about it tells.
     @tool(effect="read", untrusted_output=True)
@@ -43,8 +46,9 @@ def build(settings: Settings) -> list[Tool]:
 
         Returns {artifact_id, size_bytes, offset, text, truncated} and, when truncated, next_offset
         to go on from.
-        Limits: 16 KiB in one call unless max_bytes says otherwise, 256 KiB at most; text only,
-        artifacts of this tenant only.
+        Limits: one call returns no more than a result may be shown (less than 16 KiB unless the
+        server says otherwise), whatever max_bytes asks for; text only, artifacts of this tenant
+        only.
         """
         data = await ctx.read_artifact(artifact_id)
         size = len(data)
@@ -64,6 +68,9 @@ def build(settings: Settings) -> list[Tool]:
             )
         part = data[offset : offset + max_bytes]
         text, covered = decode_part(part, last=offset + len(part) >= size)
+        while (written := json_bytes(text)) > room and covered > _LEAST_BYTES:
+            part = part[: max(_LEAST_BYTES, covered * room // written - 1)]
+            text, covered = decode_part(part, last=False)
         end = offset + covered
         truncated = end < size
         out: dict[str, Json] = {

@@ -177,6 +177,14 @@ class ToolScope:
     """How many calls of this step each tool has: children of one tool share a budget evenly."""
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a child is started: its share depends on those before it."""
+    result_bytes: int | None = None
+    """The longest that this agent is shown a result; None leaves the setting alone."""
+
+    @property
+    def inline_bytes(self) -> int:
+        """Return the longest that a result is shown."""
+        limit = self.settings.tool.inline_result_bytes
+        return limit if self.result_bytes is None else min(limit, self.result_bytes)
 
     def key(self, index: int) -> dict[str, Any]:
         """Name a ledger row."""

@@ -24,6 +24,7 @@ from harness_common.core.step import Wait
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.json_codec import storable_text
+from harness_worker.tools import bulk
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import start_or_join
@@ -61,7 +62,7 @@ async def normalise(
         text = _text(tool, output.content, scope.settings.tool.max_result_bytes)
     except _Bad as bad:
         return (await _bad_result(ctx, tool, bad)).changed(untrusted=output.untrusted)
-    return await _store(scope, ctx, text, output)
+    return await _store(scope, ctx, tool, text, output)
 
 
 def waiting(wait: Wait) -> Ended:
@@ -127,15 +128,15 @@ async def _bad_result(ctx: CallContext, tool: Tool, bad: _Bad) -> Ended:
     return failed(tool.spec.name, "BAD_RESULT", cause)
 
 
-async def _store(scope: ToolScope, ctx: CallContext, text: str, output: ToolOutput) -> Ended:
-    limit, raw = scope.settings.tool.inline_result_bytes, text.encode()
-    if len(raw) > limit:
+async def _store(
+    scope: ToolScope, ctx: CallContext, tool: Tool, text: str, output: ToolOutput
+) -> Ended:
+    limit, raw = scope.inline_bytes, text.encode()
+    if len(raw) > limit and tool.spec.name == bulk.READER:
+        text = bulk.too_much(text, limit)
+    elif len(raw) > limit:
         kept = await ctx.artifact(_name(ctx, "txt"), "text/plain", raw)
-        head = raw[:limit].decode(errors="ignore")
-        text = (
-            f"{head}\n[cut at {limit} of {len(raw)} bytes; the whole result is artifact "
-            f"{kept}, read it with artifact_read]"
-        )
+        text = bulk.shown(text, kept, limit, can_read=bulk.READER in scope.allowed)
     elif output.artifacts:
         names = ", ".join(
             f"{i.name} = {a}" for i, a in zip(output.artifacts, ctx.artifacts, strict=False)

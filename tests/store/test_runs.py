@@ -594,7 +594,7 @@ async def test_the_history_of_a_session_over_runs(play):
     await play.step(second, say(tools=["look"]))
     await cancel_run(play.db, play.tenant_id, second, by="ann")
     third = await play.start("three", session_id=session_id)
-    history = await load_history(play.db, await play.read(third))
+    history = [one.message for one in await load_history(play.db, await play.read(third))]
     assert [m.text() for m in history] == ["one", "answer one", "two", "done", ""]
     assert [m.role for m in history] == ["user", "assistant", "user", "assistant", "tool"]
     assert history[-1].content == (

@@ -335,7 +335,7 @@ async def test_a_fork_and_the_next_run_of_a_session_read_what_is_encrypted(keyed
     session_id = (await mine.read(source)).session_id
     after = await mine.start(f"{SAID}next", session_id=session_id)
     history = await load_history(keyed, await mine.read(after))
-    assert history[0].text() == f"{SAID}input"
+    assert history[0].message.text() == f"{SAID}input"
     assert [row for row in await dump(keyed) if SAID in row] == []
 
 

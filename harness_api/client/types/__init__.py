@@ -10,6 +10,13 @@ from harness_api.client.types.calls import (
     PolicyVersion,
     RuleLook,
 )
+from harness_api.client.types.context import (
+    Context,
+    ContextMessage,
+    ContextTokens,
+    ContextTool,
+    LeftOut,
+)
 from harness_api.client.types.memories import Forgotten, FoundMemories, FoundMemory, Memory
 from harness_api.client.types.operations import (
     Delivery,
@@ -82,6 +89,10 @@ __all__ = [
     "Breaker",
     "CallDecision",
     "Checkpoint",
+    "Context",
+    "ContextMessage",
+    "ContextTokens",
+    "ContextTool",
     "DataKey",
     "DataKeys",
     "Decision",
@@ -98,6 +109,7 @@ __all__ = [
     "FoundMemory",
     "ImportedTool",
     "ImportedTools",
+    "LeftOut",
     "Lineage",
     "Live",
     "McpAccepted",

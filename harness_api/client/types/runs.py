@@ -329,3 +329,5 @@ class Session(View):
     created_at: datetime
     closed_at: datetime | None = None
     head_run_id: str | None = None
+    memory_summary: str | None = None
+    """What it remembers of its runs, less than 2 KB."""

@@ -15,6 +15,7 @@ from harness_common.store.schema.catalog import (
     worker_tools,
 )
 from harness_common.store.schema.columns import metadata
+from harness_common.store.schema.context import context_parts
 from harness_common.store.schema.mcp import mcp_servers, mcp_tools
 from harness_common.store.schema.memories import memories
 from harness_common.store.schema.operations import (
@@ -59,6 +60,7 @@ __all__ = [
     "artifacts",
     "audit",
     "checkpoints",
+    "context_parts",
     "egress_rules",
     "events",
     "idempotency_keys",

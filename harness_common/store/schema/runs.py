@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    CheckConstraint,
     Column,
     Date,
     Double,
@@ -42,8 +43,15 @@ sessions = Table(
     id_("head_run_id", null=True),
     when("created_at", now=True),
     when("closed_at"),
+    text_("memory_summary", null=True),
     PrimaryKeyConstraint("tenant_id", "id"),
     ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
+    # Less than 2 KB; what is encrypted is longer than what it says.
+    CheckConstraint(
+        "octet_length(memory_summary) < 2048 OR "
+        "(memory_summary LIKE 'hsealed1.%' AND octet_length(memory_summary) < 3072)",
+        name="sessions_memory_summary_check",
+    ),
 )
 
 

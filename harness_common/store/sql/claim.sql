@@ -52,7 +52,9 @@ SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) AS crowded,
              ELSE least(60, greatest(pr.places_s, pr.lead_s + pr.starts / pr.rate) + (o.nth_of_all - pr.starts) / pr.rate) END)::float8 AS wait_s,
     coalesce(o.nth >= tr.starts, false) OR coalesce(o.nth_of_all >= pr.starts, false) AS put_off,
     (SELECT array_agg(m.body::text ORDER BY m.n) FROM messages m
-     WHERE m.tenant_id = c.tenant_id AND m.run_id = c.id AND m.n > c.have AND m.n <= c.messages) AS new_messages,
+     -- What a compaction has left out is not loaded: its memo says from where on messages are shown (core/context_view.py).
+     WHERE m.tenant_id = c.tenant_id AND m.run_id = c.id AND m.n > c.have AND m.n <= c.messages
+       AND m.n >= coalesce((c.memo->'context'->>'from')::int, 1)) AS new_messages,
     CASE WHEN c.next_kind = 'tools' THEN
         (SELECT jsonb_agg(to_jsonb(t) ORDER BY t.idx) FROM tool_calls t
          WHERE t.tenant_id = c.tenant_id AND t.run_id = c.id AND t.step = c.step + 1) END AS calls,

@@ -11,7 +11,7 @@ WITH t AS (
         spent_tokens bigint, spent_usd double precision, freed_tokens bigint, freed_usd double precision, day date,
         next_claim_id uuid, new_claim boolean, worker uuid, committed_by uuid, attempt int, wake_at timestamptz, rings int, untouched boolean,
         terminal boolean, slot_delta int, input_delta int, event_count int,
-        checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb, asked jsonb, expired boolean)
+        checkpoint jsonb, snapshot text, events jsonb, messages jsonb, proposed jsonb, outcomes jsonb, asked jsonb, expired boolean, session_summary text)
 ), run AS (
     UPDATE runs SET
         status = t.status, version = t.version, step = t.step, next_kind = t.next_kind, turn = t.turn,
@@ -50,11 +50,18 @@ WITH t AS (
       AND runs.claim_id IS NOT DISTINCT FROM t.seen_claim_id
       AND runs.last_input_n = t.seen_input_n
       AND runs.cancel_requested = t.seen_cancel
-    RETURNING runs.tenant_id, runs.id, runs.next_seq - t.event_count AS first_seq, runs.fence, runs.last_input_n, runs.parent_run_id
+    RETURNING runs.tenant_id, runs.id, runs.next_seq - t.event_count AS first_seq, runs.fence, runs.last_input_n, runs.parent_run_id, runs.session_id
 ), parent AS (
     -- The end of a child wakes its parent. One that does not wait yet looks for itself when it begins to.
     UPDATE runs SET wake_at = clock_timestamp() FROM run JOIN t ON t.run_id = run.id
     WHERE t.terminal AND runs.tenant_id = run.tenant_id AND runs.id = run.parent_run_id AND runs.status = 'waiting_children'
+), talk AS (
+    -- What a session remembers. Locked in the order of their ids, so that two batches never wait for each other.
+    SELECT s.tenant_id, s.id, t.session_summary FROM run JOIN t ON t.run_id = run.id
+    JOIN sessions s ON s.tenant_id = run.tenant_id AND s.id = run.session_id
+    WHERE t.session_summary IS NOT NULL ORDER BY s.id FOR UPDATE OF s
+), remembered AS (
+    UPDATE sessions SET memory_summary = talk.session_summary FROM talk WHERE sessions.tenant_id = talk.tenant_id AND sessions.id = talk.id
 ), checkpoint AS (
     INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, claim_id, worker, fence, attempt, started_at)
     SELECT run.tenant_id, run.id, t.step, t.version, t.checkpoint->>'kind', t.checkpoint->'delta', decode(t.snapshot, 'base64'),

@@ -1,0 +1,1 @@
+"""What a model is shown: prompts put together, recorded, and compacted when they no longer fit."""

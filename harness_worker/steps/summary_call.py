@@ -1,0 +1,81 @@
+"""The calls of a compaction to the model that summarises, and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from harness_common.contracts.model import ChatRequest, Model, Usage
+from harness_common.core.errors import Limited
+from harness_common.core.message import user
+from harness_common.core.step import Compacted
+from harness_common.core.values import replace
+from harness_worker.context.summarise import Said
+from harness_worker.steps.context import StepContext
+
+
+@dataclass(slots=True)
+class SummaryCalls:
+    """Asks for summaries within one step."""
+
+    ctx: StepContext
+    answered: str | None = None
+    """The model that answered, as its provider names it; None as long as nobody was asked."""
+    used: Usage = field(default_factory=Usage)
+    cost_usd: float = 0.0
+    priced: bool = True
+
+    @property
+    def name(self) -> str:
+        """The model that is asked: a cheaper one if the agent declares it."""
+        return self.ctx.spec.context.summary_model or self.ctx.spec.model
+
+    @property
+    def is_own(self) -> bool:
+        """Tell whether it is the agent's own model."""
+        return self.name == self.ctx.spec.model
+
+    def model(self) -> Model:
+        """Return the model; raises what the registry raises."""
+        return self.ctx.runtime.models.get(self.name)
+
+    async def ask(self, system: str, question: str) -> Said:
+        """Ask for one summary; raises what `Model.chat` raises."""
+        spec, runtime = self.ctx.spec, self.ctx.runtime
+        model, throttles = self.model(), runtime.throttles
+        options = {k: v for k, v in spec.model_options.items() if k != "script"}
+        request = ChatRequest(
+            model=self.name.partition("/")[2],
+            messages=(user(question),),
+            system=system,
+            max_tokens=spec.context.summary_tokens,
+            first_token_timeout_s=spec.first_token_timeout_s,
+            total_timeout_s=spec.model_timeout_s,
+            options=options if self.is_own else {},
+            step=self.ctx.number,
+        )
+        await throttles.permit(model.scope, self.ctx.run.state.memo)
+        called_at = runtime.clock.now()
+        try:
+            answer = await model.chat(request)
+        except Limited as error:
+            raise await throttles.refused(error, called_at, self.ctx.run.state.limited) from None
+        throttles.worked(model.scope, answer.rate)
+        self.answered = answer.model
+        self.used = Usage(
+            self.used.input_tokens + answer.usage.input_tokens,
+            self.used.output_tokens + answer.usage.output_tokens,
+        )
+        self.cost_usd += answer.cost_usd or 0.0
+        self.priced = self.priced and answer.cost_usd is not None
+        return Said(answer.message.text(), answer.finish == "length")
+
+    def charged(self, result: Compacted) -> Compacted:
+        """Return the result with what the calls cost."""
+        return replace(
+            result,
+            model=self.answered,
+            input_tokens=self.used.input_tokens,
+            output_tokens=self.used.output_tokens,
+            cost_usd=self.cost_usd,
+            priced=self.priced,
+        )

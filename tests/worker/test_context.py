@@ -1,0 +1,95 @@
+"""A run that outgrows its model's window: it is compacted and goes on, and what was sent can be
+shown.
+"""
+
+from __future__ import annotations
+
+import json
+
+from harness_common.contracts.model import ChatRequest, ToolDef
+from harness_common.core.context_view import is_summary
+from harness_common.core.run import Status
+from harness_common.store.context_reads import read_context
+from harness_worker.models.chat_messages import chat_messages, chat_tools
+from tests.worker.context_bench import CountingServer, open_bench, size_of
+
+SMALL = {"window_tokens": 4_000, "rounds_kept": 4, "summary_tokens": 200}
+
+
+async def as_sent(bench, run_id, step):
+    """Rebuild a step's request from the store and write it as the provider does."""
+    seen = await read_context(bench.db, bench.play.tenant_id, run_id, step)
+    request = ChatRequest(
+        model="m",
+        messages=[one.message for one in seen.shown],
+        system=seen.system,
+        tools=[ToolDef(**tool) for tool in seen.tools],
+    )
+    return {"messages": chat_messages(request), "tools": chat_tools(request.tools)}
+
+
+async def test_a_long_run_is_compacted_and_every_prompt_can_be_shown(db, play):
+    server = CountingServer(36, window_tokens=7_000)
+    async with open_bench(db, play, server) as bench:
+        await bench.agent(context=SMALL)
+        run = await bench.run()
+        assert run.state.status is Status.SUCCEEDED, run.state.error
+        compactions = await bench.payloads(run.id, "context.compacted")
+        assert len(compactions) >= 1
+        assert {c["how"] for c in compactions} == {"summarised"}
+        assert len(server.summary_bodies) >= len(compactions)
+        assert max(map(size_of, server.bodies)) <= server.window_tokens
+        # What the model saw is what is shown, byte for byte.
+        steps = [c["step"] for c in await play.checkpoints(run.id) if c["kind"] == "model"]
+        assert len(steps) == len(server.bodies) == 36
+        for step, body in zip(steps, server.bodies, strict=True):
+            shown = await as_sent(bench, run.id, step)
+            assert shown == {"messages": body["messages"], "tools": body["tools"]}
+        await bench.play.check_whole(run.id)
+        summaries = [m for m in await play.messages(run.id) if is_summary(m)]
+        assert len(summaries) == len(compactions)
+
+
+async def test_a_prompt_begins_with_the_one_before_until_a_compaction(db, play):
+    server = CountingServer(36)
+    async with open_bench(db, play, server) as bench:
+        await bench.agent(context=SMALL)
+        run = await bench.run()
+        compactions = await bench.payloads(run.id, "context.compacted")
+    assert len(server.bodies) == 36
+    broken = 0
+    for before, after in zip(server.bodies, server.bodies[1:], strict=False):
+        same_front = before["messages"] == after["messages"][: len(before["messages"])]
+        assert before["tools"] == after["tools"]
+        assert before["messages"][0] == after["messages"][0]  # the system text
+        text = json.dumps(before["messages"])[:-1]
+        assert json.dumps(after["messages"]).startswith(text) == same_front
+        broken += not same_front
+    assert broken == len(compactions) >= 1
+
+
+async def test_a_prompt_that_the_provider_refuses_is_compacted_and_sent_again(db, play):
+    server = CountingServer(24, window_tokens=4_000)
+    async with open_bench(db, play, server) as bench:
+        await bench.agent(context={"rounds_kept": 4, "summary_tokens": 200})
+        run = await bench.run()
+        assert run.state.status is Status.SUCCEEDED, run.state.error
+        full = await bench.payloads(run.id, "context.full")
+        compactions = await bench.payloads(run.id, "context.compacted")
+        assert {f["why"] for f in full} == {"provider"}
+        assert len(full) == len(compactions) >= 1
+        refused = [b for b in server.bodies if size_of(b) > server.window_tokens]
+        assert len(refused) == len(full)
+        assert not await bench.payloads(run.id, "step.failed")
+        await bench.play.check_whole(run.id)
+
+
+async def test_a_prompt_that_cannot_be_made_shorter_fails_and_says_so(db, play):
+    server = CountingServer(3, window_tokens=300)
+    async with open_bench(db, play, server) as bench:
+        await bench.agent(system="Count. " * 400)
+        run = await bench.run()
+        assert run.state.status is Status.FAILED
+        assert run.state.error["code"] == "CONTEXT_OVERFLOW"
+        assert "larger window" in run.state.error["message"]
+        assert len(server.bodies) == 1  # asked once, not for ever
