@@ -61,6 +61,13 @@ TOOL_REJECTED: Final = "tool.rejected"
 """Refused by policy, or by a person whom policy asked: nothing was started."""
 TOOL_DENIED_REPEATEDLY: Final = "tool.denied_repeatedly"
 
+NODE_STARTED: Final = "node.started"
+NODE_PROGRESS: Final = "node.progress"
+NODE_RETRIED: Final = "node.retried"
+NODE_COMPLETED: Final = "node.completed"
+NODE_FAILED: Final = "node.failed"
+NODE_SKIPPED: Final = "node.skipped"
+
 LIVE_DELTA: Final = "answer.delta"
 LIVE_STEP_STARTED: Final = "live.step_started"
 """Live names travel over Redis only: they have no sequence number and may be lost."""

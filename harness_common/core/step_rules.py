@@ -11,6 +11,8 @@ from harness_common.core.budget import exceeded
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.graph import MODEL_CALL
+from harness_common.core.graph_rules import nodes_done
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -22,6 +24,7 @@ from harness_common.core.step import (
     CallOutcome,
     Failure,
     ModelAnswered,
+    NodesDone,
     StepCancelled,
     ToolsDone,
     ToolsUnknown,
@@ -98,6 +101,11 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
             done = _model_answered(free, one.result, number, now)
         case ToolsDone(outcomes, guidance):
             done = _tools_done(free, outcomes, number, now, guidance)
+        case NodesDone(outcomes):
+            counted = _step_counted(free)
+            counted = replace(counted, memo=memo_with(counted.memo, _touched(outcomes)))
+            told = tuple(_outcome_event(o, number) for o in outcomes if o.name != MODEL_CALL)
+            done = nodes_done(counted, one.result, told, number, now)
         case ToolsWaiting():
             done = _tools_waiting(free, one.result, number)
         case ToolsUnknown(outcomes, unknown):
