@@ -20,6 +20,7 @@ from harness_api.cli import (
     doctor,
     effects,
     egress,
+    graphs,
     keys,
     mcp,
     policy,
@@ -60,6 +61,7 @@ app = typer.Typer(
 for register in (processes.register, doctor.register, tenant.register, throttles.register):
     register(app)
 run_control.register(runs.app)
+graphs.register(agents.app, runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")
 for name, commands in {
     "runs": runs.app,

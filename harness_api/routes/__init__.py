@@ -11,6 +11,7 @@ from harness_api.routes import (
     artifacts,
     effects,
     egress,
+    graphs,
     health,
     mcp_servers,
     platform,
@@ -39,6 +40,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     policies.router,
     artifacts.router,
     agents.router,
+    graphs.router,
     tool_breakers.router,  # before tools: /v1/tools/breakers is no tool
     tools.router,
     egress.router,

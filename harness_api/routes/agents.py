@@ -8,6 +8,7 @@ from fastapi import Path, Response
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
+from harness_api.graph_faults import check_graph
 from harness_api.paging import IdCursor, Limit, NumberCursor, id_of, page
 from harness_api.routing import new_router
 from harness_api.schemas.agents import AgentPut, AgentPutView, AgentView
@@ -52,14 +53,15 @@ async def post_agent(
     """Add a version of an agent; a definition equal to the newest version changes nothing.
 
     `warnings` names tools that neither the tenant nor a live worker has: until one does, a run
-    waits for it and then fails.
+    waits for it and then fails. A graph is checked as a whole: 422 `GRAPH_INVALID` lists every
+    fault in `errors`, each with its place.
     """
-    row, made = await put_agent(
-        services.db, caller.tenant_id, body.name, body.spec.plain(), caller.actor
-    )
+    spec = body.spec.plain()
+    await check_graph(services.db, caller.tenant_id, spec)
+    row, made = await put_agent(services.db, caller.tenant_id, body.name, spec, caller.actor)
     response.status_code = 201 if made else 200
     response.headers["Location"] = f"/v1/agents/{row['name']}/versions/{row['version']}"
-    missing = await missing_tools(services.db, caller.tenant_id, body.spec.tools)
+    missing = await missing_tools(services.db, caller.tenant_id, spec.may_use)
     warnings = [
         f"no live worker and no tool of the tenant is called {name!r}; see `harness tools list`"
         for name in missing

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness_api.schemas.base import Input, Output, Time, WholeNumbers
 from harness_common.contracts.agent import AgentSpec, Name, RetrySpec, ToolName
+from harness_common.contracts.graph import GraphSpec
 
 
 class RetrySpecInput(WholeNumbers, RetrySpec):
@@ -22,6 +23,7 @@ class AgentSpecInput(WholeNumbers, AgentSpec):
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
     retry: RetrySpecInput = RetrySpecInput()
+    graph: Annotated[GraphSpec | None, Field(strict=False)] = None
 
     def plain(self) -> AgentSpec:
         """Return the definition as everybody else knows it."""

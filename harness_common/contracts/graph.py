@@ -95,7 +95,7 @@ class _Conditional(_Part):
 class EdgeSpec(_Conditional):
     """That one node follows another."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     source: Annotated[NodeName, Field(alias="from")]
     target: Annotated[NodeName, Field(alias="to")]

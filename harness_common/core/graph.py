@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Final, Literal
 
 from harness_common.core.message import Json
@@ -144,9 +145,7 @@ class Graph:
         return [self.edges[i].source for i in self.into[key]]
 
     def after(self, key: str) -> list[str]:
-        """List a node and all that follow it, without what it leads back to, in the order of the
-        definition.
-        """
+        """List a node and all that follow it, without what it leads back to, in order."""
         found = reach([key], self.forward)
         return [k for k in self.nodes if k in found]
 
@@ -175,18 +174,40 @@ def make_graph(
     channels: Mapping[str, Mapping[str, Channel]],
     output: Json = None,
 ) -> Graph:
-    """Build a graph; every edge's ends must exist."""
+    """Build a graph; every edge's ends must exist.
+
+    Its order is that of the edges, and of the names where they leave it open: a definition that a
+    database gives back in another order is the same graph.
+    """
     into: dict[str, list[int]] = {node.key: [] for node in nodes}
     out_of: dict[str, list[int]] = {node.key: [] for node in nodes}
     for number, edge in enumerate(edges):
         out_of[edge.source].append(number)
         if edge.most is None:
             into[edge.target].append(number)
+    by_key = {node.key: node for node in nodes}
+    nexts = {key: [edges[i] for i in found] for key, found in out_of.items()}
     return Graph(
-        {node.key: node for node in nodes},
+        {key: by_key[key] for key in _in_order(into, nexts)},
         tuple(edges),
         channels,
         output,
         {key: tuple(found) for key, found in into.items()},
         {key: tuple(found) for key, found in out_of.items()},
     )
+
+
+def _in_order(into: Mapping[str, list[int]], nexts: Mapping[str, list[Edge]]) -> list[str]:
+    """Sort nodes so that each comes after those it follows; what leads to itself comes last."""
+    left = {key: len(found) for key, found in into.items()}
+    free = [key for key, n in left.items() if n == 0]
+    heapify(free)
+    found: list[str] = []
+    while free:
+        found.append(heappop(free))
+        for edge in nexts[found[-1]]:
+            if edge.most is None:
+                left[edge.target] -= 1
+                if left[edge.target] == 0:
+                    heappush(free, edge.target)
+    return [*found, *sorted(left.keys() - set(found))]

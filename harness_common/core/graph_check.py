@@ -26,7 +26,12 @@ class Fault:
 
     def to_json(self) -> Json:
         """Write the fault as part of an error."""
-        return {"field": self.place, "code": self.code, "message": self.message}
+        return {"field": self.place, "code": self.code, "message": self.told}
+
+    @property
+    def told(self) -> str:
+        """Say where and what, in one line."""
+        return f"{self.place}: {self.message}"
 
 
 def faults(graph: Graph) -> list[Fault]:
@@ -102,7 +107,9 @@ def _cycle(graph: Graph) -> list[str] | None:
         # Whatever is stuck has something stuck before it: going back finds the cycle.
         before = next(k for k in graph.before(way[-1]) if k in stuck)
         if before in way:
-            return way[way.index(before) :][::-1]
+            found = way[way.index(before) :][::-1]
+            first = found.index(min(found))
+            return found[first:] + found[:first]
         way.append(before)
 
 

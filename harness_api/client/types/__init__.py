@@ -10,6 +10,7 @@ from harness_api.client.types.calls import (
     PolicyVersion,
     RuleLook,
 )
+from harness_api.client.types.graphs import Graph, GraphEdge, GraphNode
 from harness_api.client.types.operations import (
     Delivery,
     Firing,
@@ -89,6 +90,9 @@ __all__ = [
     "FailedAttempt",
     "Firing",
     "ForkedFrom",
+    "Graph",
+    "GraphEdge",
+    "GraphNode",
     "ImportedTool",
     "ImportedTools",
     "Lineage",
