@@ -24,7 +24,10 @@ RUNNING: Final = "running"
 COMPLETED: Final = "completed"
 FAILED: Final = "failed"
 SKIPPED: Final = "skipped"
-OVER: Final = frozenset({COMPLETED, FAILED, SKIPPED})
+NOT_MADE: Final = frozenset({"TOKEN_BUDGET_EXCEEDED", "COST_BUDGET_EXCEEDED"})
+"""Codes of calls that a run's budget did not allow: no failure of a node, and the end of the run
+whatever its node says.
+"""
 
 
 @dataclass(slots=True)
@@ -261,6 +264,9 @@ class Progress:
         node, one = self.graph.nodes[key], self.nodes[key]
         one.flying.discard(item)
         one.started.add(item)
+        if error["code"] in NOT_MADE:
+            self._end(node, item, error)
+            return
         failures = one.failures[item] = one.failures.get(item, 0) + 1
         if failures <= node.again.times:
             one.again.append(item)
@@ -315,7 +321,12 @@ class Progress:
         if node.goes_on:
             self._decide(node)
         else:
-            self.fatal.append({"node": node.key, **shown, "place": node.place, **error})
+            self._end(node, item, error)
+
+    def _end(self, node: Node, item: int, error: Mapping[str, Json]) -> None:
+        """Note what ends the run."""
+        about = {"node": node.key, **_item(node, item), "place": node.place}
+        self.fatal.append(about | dict(error))
 
     def _decide(self, node: Node) -> None:
         """Say of each edge from a node that is over whether it is taken."""

