@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Query
@@ -102,7 +103,7 @@ async def _messages(db: Database, run: StoredRun) -> list[Message]:
 
 
 def _nodes(
-    graph: Graph, progress: Progress | None, shown: dict[str, Shown] | None
+    graph: Graph, progress: Progress | None, shown: Mapping[str, Shown] | None
 ) -> list[GraphNodeView]:
     out = []
     for key, node in graph.nodes.items():

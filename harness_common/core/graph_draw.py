@@ -124,7 +124,7 @@ def _dot_scope(
 
 
 def _label(node: Node, state: Shown | None) -> str:
-    about = node.kind if node.kind != "enter" else "subgraph"
+    about: str = "subgraph" if node.kind == "enter" else node.kind
     if node.work is not None and (node.work.is_tool or node.is_map):
         call = node.work.call.removeprefix("graph__").removeprefix("spawn_run") or "agent"
         about = f"{node.kind} {call}"

@@ -8,6 +8,7 @@ from harness_common.core import events as ev
 from harness_common.core.ending import cancelled, end, then, within_limits
 from harness_common.core.events import Event
 from harness_common.core.graph import MODEL_CALL
+from harness_common.core.message import Json
 from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import NODE, CallOutcome, NodesDone
 from harness_common.core.values import replace
@@ -46,13 +47,13 @@ def nodes_done(
         finished = replace(nxt, output=done.output)
         return then(recorded, end(finished, Status.SUCCEEDED, "final_answer"))
     samples = any(use.name == MODEL_CALL for use in recorded.proposal.tool_uses())
-    used_up = samples and nxt.turn >= nxt.limits.max_turns
-    return within_limits(recorded, now, "max_iterations_exceeded" if used_up else None)
+    over = "max_iterations_exceeded" if samples and nxt.turn >= nxt.limits.max_turns else None
+    return within_limits(recorded, now, over)
 
 
 def _answered(outcome: CallOutcome, number: int) -> Event:
     """Tell of a model node's answer what is told of any model answer."""
-    payload = {
+    payload: dict[str, Json] = {
         "call": f"{number}.{outcome.index}",
         "model": outcome.served_by,
         "finish": "stop",

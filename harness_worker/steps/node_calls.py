@@ -86,7 +86,7 @@ class GraphCalls:
             try:
                 outcome = await self._outcome(call)
             except (Limited, Transient) as error:
-                self._put_off = self._put_off or error
+                self._put_off = error
                 return
         self._outcomes[call.index] = outcome
         if outcome.status in ENDED:
