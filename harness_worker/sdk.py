@@ -47,14 +47,17 @@ from harness_common.core.errors import (
     UnknownOutcome,
 )
 from harness_common.core.message import Json
+from harness_worker.graph_builder import Graph, NodeRef, at, case
 
 __all__ = [
     "Denied",
     "EffectClass",
+    "Graph",
     "Invalid",
     "Limited",
     "Limits",
     "NewArtifact",
+    "NodeRef",
     "Permanent",
     "Reach",
     "SandboxTier",
@@ -66,6 +69,8 @@ __all__ = [
     "Transient",
     "UnknownOutcome",
     "WaitUntil",
+    "at",
+    "case",
     "tool",
 ]
 
