@@ -24,7 +24,7 @@ from harness_api.cli.dev_file import read_dev_file
 from harness_common.embedded.process import free_port
 
 WORKERS: Final = 2
-_START_S: Final = 90.0
+_START_S: Final = 180.0
 _STOP_S: Final = 25.0
 _MARK: Final = ".harness-demo"
 _KEPT: Final = ("HARNESS_OPENAI_BASE_URL", "HARNESS_OPENAI_API_KEY", "HARNESS_MODEL__PRICES")

@@ -25,9 +25,11 @@ from harness_api.client import Client, Run
 
 ROOT: Final = Path(__file__).parents[2]
 REPO: Final = RECORDED["repo"]
-KILL_AFTER: Final = 6
-"""Calls of the two maps whose results are kept when the worker is killed."""
-_LIMIT_S: Final = 60.0
+KILL_AFTER: Final = 8
+"""Calls of the two maps whose results are kept when the worker is killed: the server holds back
+what is asked for after these.
+"""
+_LIMIT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +56,25 @@ def kept_calls(client: Client, run_id: str) -> tuple[str, ...]:
     )
 
 
-def kill_in_the_middle(client: Client, run_id: str) -> Killed:
+def kill_in_the_middle(client: Client, run_id: str, server: RecordedServer) -> Killed:
     """Wait until some parts are done and others are not, then kill -9 the worker of the run."""
-    until = time.monotonic() + _LIMIT_S
+    run = client.runs.get(run_id)
+    until, kept = time.monotonic() + _LIMIT_S, ()
     while time.monotonic() < until:
         kept = kept_calls(client, run_id)
         run = client.runs.get(run_id)
         if len(kept) >= KILL_AFTER and run.worker:
             (pid,) = [w.pid for w in client.workers.list() if w.name == run.worker]
             os.kill(pid, signal.SIGKILL)
+            server.go_on()
             return Killed(run.worker, kept)
         if run.is_over:
             break
         time.sleep(0.02)
-    raise DemoFailed("the run was over before its worker could be killed")
+    raise DemoFailed(
+        f"its worker could not be killed in the middle: {run.status} after {len(kept)} parts, "
+        f"step {run.step}, {run.error or 'no error'}"
+    )
 
 
 def checks(
@@ -90,7 +97,7 @@ def checks(
     yield steps == list(range(1, run.step + 1)), "no step was committed twice"
 
 
-def run_digest(stack: Stack, record: Path, model: str, *, kill: bool) -> bool:
+def run_digest(stack: Stack, server: RecordedServer, model: str, *, kill: bool) -> bool:
     """Run the graph on a stack that is starting; return whether every check passed."""
     key = stack.wait(lambda text: print(f"  {text}"))
     with Client(stack.api_url, key) as client:
@@ -100,13 +107,13 @@ def run_digest(stack: Stack, record: Path, model: str, *, kill: bool) -> bool:
         print(f"\nagent {agent.name} version {agent.version}, model {model}{label}")
         run = client.runs.create(graph.name, f'{{"repo": "{REPO}"}}')
         print(f"run {run.id} is accepted")
-        killed = kill_in_the_middle(client, run.id) if kill else None
+        killed = kill_in_the_middle(client, run.id, server) if kill else None
         if killed is not None:
             print(f"worker {killed.worker} is killed with {len(killed.kept)} parts done\n")
         run = client.runs.wait(run.id, timeout_s=_LIMIT_S)
         print(client.runs.graph(run.id).mermaid)
         print(f"{run.output}\n")
-        found = list(checks(client, run, killed, record))
+        found = list(checks(client, run, killed, server.record))
     for holds, what in found:
         print(f"{'PASS' if holds else 'FAIL'}  {what}")
     return all(holds for holds, _ in found)
@@ -128,8 +135,8 @@ def main() -> int:
     except DemoFailed as error:
         print(error, file=sys.stderr)
         return 1
-    record = folders.root / "requests.txt"
-    server = RecordedServer(0, record)
+    answers = None if args.no_kill else KILL_AFTER
+    server = RecordedServer(0, folders.root / "requests.txt", answers)
     server.start()
     env = {
         "PR_SERVER": server.url,
@@ -139,7 +146,7 @@ def main() -> int:
     stack = Stack(folders, flower=False, env=env)
     stack.start()
     try:
-        return 0 if run_digest(stack, record, args.model, kill=not args.no_kill) else 1
+        return 0 if run_digest(stack, server, args.model, kill=not args.no_kill) else 1
     except (DemoFailed, KeyboardInterrupt) as error:
         print(f"{error}\n{stack.last_words()}", file=sys.stderr)
         return 1

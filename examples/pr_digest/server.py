@@ -13,11 +13,12 @@ import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 RECORDED: Final = json.loads((Path(__file__).parent / "recorded.json").read_text(encoding="utf-8"))
-_SLOW_S: Final = 0.4
-"""How long a look at one pull request takes: so that there is a middle to be interrupted."""
+_SLOW_S: Final = 0.1
+"""How long a look at one pull request takes."""
+_HELD_S: Final = 60.0
 
 
 class RecordedServer(ThreadingHTTPServer):
@@ -25,20 +26,41 @@ class RecordedServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, port: int, record: Path) -> None:
+    def __init__(self, port: int, record: Path, answers: int | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.record = record
         self.lock = threading.Lock()
+        self.answers = answers
+        """How many looks at pull requests are answered before `go_on`; None for all: so that there
+        is a middle to be interrupted.
+        """
+        self._going_on = threading.Event()
 
     @property
     def url(self) -> str:
         """Return where it answers."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def go_on(self) -> None:
+        """Answer what is held back, and all that comes."""
+        self._going_on.set()
+
+    def hold(self) -> None:
+        """Wait for `go_on` when so many looks were answered."""
+        with self.lock:
+            is_free = self.answers is None or self.answers > 0
+            if is_free and self.answers is not None:
+                self.answers -= 1
+        if not is_free:
+            self._going_on.wait(_HELD_S)
+
     def note(self, line: str) -> None:
         """Append one request."""
         with self.lock, self.record.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a client that died: that is what happens here."""
 
     def start(self) -> None:
         """Serve on a thread of its own."""
@@ -65,6 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
                 200, [{"number": p["number"], "title": p["title"]} for p in pulls.values()]
             )
             return
+        self.server.hold()
         time.sleep(_SLOW_S)
         if len(parts) == 5 and parts[-1] in pulls:
             pull = pulls[parts[-1]]
@@ -79,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.note(f"POST {self.path}")
         self._answer(201, {"id": "digest-1", "bytes": len(body)})
 
-    def _answer(self, status: int, value: Any) -> None:
+    def _answer(self, status: int, value: object) -> None:
         content = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
