@@ -130,7 +130,8 @@ class Graph:
         **do: Any,
     ) -> NodeRef:
         """Make one call for every item of a list: `tool=` with `args=`, `prompt=` or `agent=`."""
-        more = {key: do.pop(key) for key in ("set", "on_error", "retry") if key in do}
+        of_node = ("set", "on_error", "retry", "description")
+        more: dict[str, Json] = {key: do.pop(key) for key in of_node if key in do}
         body = {"over": over, "do": do, "parallel": parallel, "max_items": max_items}
         return self._add(name, "map", after, body, more)
 
