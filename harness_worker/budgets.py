@@ -14,10 +14,11 @@ from uuid import UUID
 from harness_common.contracts.model import Usage
 from harness_common.core.errors import Limited, LostOwnership, Permanent
 from harness_common.core.message import message_chars
-from harness_common.core.step import MODEL
+from harness_common.core.step import MODEL, NODE
 from harness_common.store.db import Row, run_sql
 from harness_common.store.rows import StoredRun
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.node_model import most_of_nodes
 
 _CHARS_PER_TOKEN: Final = 3
 """Low, so that an estimate is high: English has about four."""
@@ -59,6 +60,8 @@ def _estimate(ctx: StepContext) -> tuple[int, float]:
     """Return the most tokens and money that the coming step may take; tools are counted when they
     have cost.
     """
+    if ctx.run.state.next_kind == NODE:
+        return most_of_nodes(ctx)
     if ctx.run.state.next_kind != MODEL:
         return 0, 0.0
     chars = len(ctx.spec.system) + sum(message_chars(m) for m in ctx.history + ctx.messages)

@@ -50,16 +50,19 @@ from harness_common.core.errors import (
     UnknownOutcome,
 )
 from harness_common.core.message import Json
+from harness_worker.graph_builder import Graph, NodeRef, at, case
 
 __all__ = [
     "AskUser",
     "Denied",
     "EffectClass",
+    "Graph",
     "Invalid",
     "Limited",
     "Limits",
     "NeedInput",
     "NewArtifact",
+    "NodeRef",
     "Permanent",
     "Reach",
     "SandboxTier",
@@ -72,6 +75,8 @@ __all__ = [
     "Transient",
     "UnknownOutcome",
     "WaitUntil",
+    "at",
+    "case",
     "tool",
 ]
 

@@ -24,7 +24,7 @@ from harness_api.cli.dev_file import read_dev_file
 from harness_common.embedded.process import free_port
 
 WORKERS: Final = 2
-_START_S: Final = 90.0
+_START_S: Final = 180.0
 _STOP_S: Final = 25.0
 _MARK: Final = ".harness-demo"
 _KEPT: Final = ("HARNESS_OPENAI_BASE_URL", "HARNESS_OPENAI_API_KEY", "HARNESS_MODEL__PRICES")
@@ -89,8 +89,11 @@ def make_folders(root: Path, *, keep: bool) -> Folders:
 class Stack:
     """A `harness dev` of our own."""
 
-    def __init__(self, folders: Folders, *, flower: bool) -> None:
+    def __init__(
+        self, folders: Folders, *, flower: bool, env: Mapping[str, str] | None = None
+    ) -> None:
         self.folders = folders
+        self._more = dict(env or {})
         self.api_url = f"http://127.0.0.1:{free_port()}"
         self._flower_port = free_port() if flower else 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -134,6 +137,7 @@ class Stack:
             "HARNESS_API__PORT": self.api_url.rpartition(":")[2],
             "HARNESS_TOOL__SQL_SOURCES": str(self.folders.data),
             "HARNESS_TOOL__FILE_ROOT": str(self.folders.files),
+            **self._more,
         }
 
     def wait(self, say: Callable[[str], None]) -> str:

@@ -20,6 +20,7 @@ from harness_api.cli import (
     doctor,
     effects,
     egress,
+    graphs,
     keys,
     mcp,
     memory,
@@ -73,6 +74,7 @@ for register in (
     register(app)
 run_control.register(runs.app)
 run_context.register(runs.app)
+graphs.register(agents.app, runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")
 for name, commands in {
     "runs": runs.app,

@@ -67,7 +67,7 @@ def _of_plugin(plugin: str, name: str | None) -> tuple[str, dict[str, Any]]:
     offered = found.plugin.skills
     if name is None and len(offered) == 1:
         name = next(iter(offered))
-    if name not in offered:
+    if name is None or name not in offered:
         raise Invalid(
             f"say with --name which skill of {plugin}: {', '.join(offered) or 'it has none'}",
             code="USAGE",

@@ -15,6 +15,7 @@ from harness_api.client.types import (
     Artifact,
     AuditEntry,
     Encryption,
+    Graph,
     NewApiKey,
     Platform,
     Readiness,
@@ -40,6 +41,12 @@ class Agents(Resource[M]):
         """Read a version of an agent, by default the newest."""
         template = "/v1/agents/{}" if version is None else f"/v1/agents/{{}}/versions/{version}"
         return await self._http.fetch(Call("GET", name_path(template, name)), Agent)
+
+    @operation
+    async def graph(self, name: str, version: int | None = None) -> Graph:
+        """Read the graph of an agent of `kind: graph`, with its picture."""
+        path = name_path("/v1/agents/{}/graph", name)
+        return await self._http.fetch(Call("GET", path, params=given(version=version)), Graph)
 
     @flow
     async def list(self, limit: int | None = None) -> AsyncGenerator[Agent, None]:

@@ -24,6 +24,7 @@ from harness_api.client.types import (
     Context,
     Event,
     FailedAttempt,
+    Graph,
     Lineage,
     Live,
     Message,
@@ -333,6 +334,12 @@ class Runs(Resource[M]):
     async def tree(self, run_id: str) -> Tree:
         """Read a run as session, turns, steps and tool calls."""
         return await self._http.fetch(Call("GET", id_path("/v1/runs/{}/tree", "run", run_id)), Tree)
+
+    @operation
+    async def graph(self, run_id: str) -> Graph:
+        """Read how far a graph run is: the state of every node, and the picture."""
+        path = id_path("/v1/runs/{}/graph", "run", run_id)
+        return await self._http.fetch(Call("GET", path), Graph)
 
     async def _read(self, run_id: str, wait_s: float = 0.0) -> Run:
         params = given(wait=round(wait_s, 3) or None)

@@ -11,6 +11,7 @@ from harness_api.routes import (
     artifacts,
     effects,
     egress,
+    graphs,
     health,
     mcp_servers,
     memories,
@@ -47,6 +48,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     artifacts.router,
     agents.router,
     skills.router,
+    graphs.router,
     tool_breakers.router,  # before tools: /v1/tools/breakers is no tool
     tools.router,
     model_breakers.router,

@@ -8,6 +8,7 @@ from fastapi import Path, Response
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
+from harness_api.graph_faults import check_graph
 from harness_api.paging import IdCursor, Limit, NumberCursor, id_of, page
 from harness_api.routing import new_router
 from harness_api.schemas.agents import AgentPut, AgentPutView, AgentView
@@ -54,17 +55,18 @@ async def post_agent(
     """Add a version of an agent; a definition equal to the newest version changes nothing.
 
     `warnings` names tools that neither the tenant nor a live worker has: until one does, a run
-    waits for it and then fails.
+    waits for it and then fails. A graph is checked as a whole: 422 `GRAPH_INVALID` lists every
+    fault in `errors`, each with its place.
     """
-    row, made = await put_agent(
-        services.db, caller.tenant_id, body.name, body.spec.plain(), caller.actor
-    )
+    spec = body.spec.plain()
+    await check_graph(services.db, caller.tenant_id, spec)
+    row, made = await put_agent(services.db, caller.tenant_id, body.name, spec, caller.actor)
     response.status_code = 201 if made else 200
     response.headers["Location"] = f"/v1/agents/{row['name']}/versions/{row['version']}"
-    names = body.spec.plain().with_handoffs().tools
-    missing = await missing_tools(services.db, caller.tenant_id, names)
+    names = dict.fromkeys((*spec.with_handoffs().tools, *spec.may_use))
+    missing = await missing_tools(services.db, caller.tenant_id, tuple(names))
     warnings = [_warning(name) for name in missing]
-    skills = await missing_skills(services.db, caller.tenant_id, body.spec.skills)
+    skills = await missing_skills(services.db, caller.tenant_id, spec.skills)
     warnings += [f"there is no skill {ref!r}: a run is refused until there is" for ref in skills]
     return AgentPutView(**agent_view(row).model_dump(), warnings=warnings)
 

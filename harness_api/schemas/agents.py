@@ -16,6 +16,7 @@ from harness_common.contracts.agent import (
     ToolName,
 )
 from harness_common.contracts.contract import HEDGES, ContractSpec, Word
+from harness_common.contracts.graph import GraphSpec
 from harness_common.contracts.loop_guards import LoopGuards
 from harness_common.contracts.memory import KINDS, Kind, MemorySpec
 from harness_common.contracts.stop_when import StopWhen
@@ -63,6 +64,7 @@ class AgentSpecInput(WholeNumbers, AgentSpec):
     loop_guards: LoopGuardsInput = LoopGuardsInput()
     stop_when: Annotated[tuple[StopWhenInput, ...], Field(strict=False, max_length=20)] = ()
     handoffs: Annotated[tuple[HandoffTarget, ...], Field(strict=False, max_length=50)] = ()
+    graph: Annotated[GraphSpec | None, Field(strict=False)] = None
 
     def plain(self) -> AgentSpec:
         """Return the definition as everybody else knows it."""

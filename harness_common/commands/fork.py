@@ -18,7 +18,7 @@ from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.message import Json, Message, user
 from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
-from harness_common.core.step import MODEL
+from harness_common.core.step import MODEL, NODE
 from harness_common.core.taint import marks_in, memo_with
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
@@ -184,7 +184,14 @@ async def _fork(
             value=step + 1 if action == "run.retry" else step,
         ) from error
     limits = _fresh_limits(spec, source, first.state, begun)
-    first = replace(first, state=replace(first.state, limits=limits))
+    kind = spec.first_kind if step == 0 else first.state.next_kind
+    if (kind == NODE) != (spec.graph is not None):
+        raise Invalid(
+            "a graph run goes on as a graph, and an agent's run as an agent: fork it at step 0",
+            field="agent_version",
+            value=request.agent_version,
+        )
+    first = replace(first, state=replace(first.state, limits=limits, next_kind=kind))
     started = await insert(db, conn, source.tenant_id, begun, spec, start, first)
     if actor is not None:
         detail = {"made": encode("run", started.run_id), "step": step}

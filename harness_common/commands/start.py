@@ -54,7 +54,9 @@ async def start_in(
     check_start(begun, request)
     spec = AgentSpec.model_validate(begun["spec"])
     limits = _limits(spec, request, begun["now"])
-    state = RunState(limits=limits, messages=1, memo=memo_with({}, request.marks))
+    state = RunState(
+        limits=limits, messages=1, memo=memo_with({}, request.marks), next_kind=spec.first_kind
+    )
     held_for = "session" if _head_is_going(begun, request) else None
     trust: Trust = "untrusted" if UNTRUSTED in request.marks else "trusted"
     first = First(

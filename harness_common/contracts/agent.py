@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from harness_common.contracts.context_rules import ContextRules
 from harness_common.contracts.contract import ContractSpec
+from harness_common.contracts.graph import GraphSpec
+from harness_common.contracts.graph_compile import tool_names
 from harness_common.contracts.guardrails import Guardrails
 from harness_common.contracts.loop_guards import LoopGuards
 from harness_common.contracts.memory import MemorySpec
@@ -19,6 +21,10 @@ from harness_common.contracts.tool_choice import ToolChoice
 from harness_common.core.budget import PRESETS
 from harness_common.core.handoff import TRANSFER
 from harness_common.core.lease import is_quarantine
+from harness_common.core.step import MODEL, NODE
+
+_GRAPH_TURNS: Final = 10_000
+"""Model answers of a graph run: its own caps say how much it does."""
 
 __all__ = ["AgentSpec", "Name", "QueueName", "RetrySpec", "SkillRef", "ToolName"]
 
@@ -59,6 +65,9 @@ class AgentSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: Literal["agent", "graph"] = "agent"
+    """An agent asks its model what to do next; a graph says so itself."""
+    graph: GraphSpec | None = None
     description: str = ""
     model: str = "scripted/demo"
     """`provider/model`, for example `openai/gpt-5-mini` or `scripted/demo`."""
@@ -111,7 +120,23 @@ class AgentSpec(BaseModel):
     @property
     def turns(self) -> int:
         """Return the cap on model answers."""
-        return self.max_turns or PRESETS[self.preset]
+        return self.max_turns or (_GRAPH_TURNS if self.graph else PRESETS[self.preset])
+
+    @property
+    def first_kind(self) -> str:
+        """Return the kind of a run's first step."""
+        return NODE if self.graph else MODEL
+
+    @property
+    def may_use(self) -> tuple[str, ...]:
+        """Name the tools that a run may use: those of a graph's nodes, unless it names them."""
+        return tool_names(self.graph) if self.graph and not self.tools else self.tools
+
+    @model_validator(mode="after")
+    def _has_its_graph(self) -> Self:
+        if (self.kind == "graph") != (self.graph is not None):
+            raise ValueError("`kind: graph` and a `graph` (with `nodes`) go together")
+        return self
 
     def with_handoffs(self) -> AgentSpec:
         """Return the definition with its hand-offs among its tools."""

@@ -81,6 +81,13 @@ GUARDRAIL_ASKED_AGAIN: Final = "guardrail.asked_again"
 RUN_HANDED_OFF: Final = "run.handed_off"
 RUN_CONDITION_MET: Final = "run.condition_met"
 
+NODE_STARTED: Final = "node.started"
+NODE_PROGRESS: Final = "node.progress"
+NODE_RETRIED: Final = "node.retried"
+NODE_COMPLETED: Final = "node.completed"
+NODE_FAILED: Final = "node.failed"
+NODE_SKIPPED: Final = "node.skipped"
+
 LIVE_DELTA: Final = "answer.delta"
 LIVE_STEP_STARTED: Final = "live.step_started"
 """Live names travel over Redis only: they have no sequence number and may be lost."""

@@ -17,6 +17,7 @@ from harness_common.core.message import Json, Message
 from harness_common.core.retry import RetryRule
 from harness_common.core.step import (
     MODEL,
+    NODE,
     CallOutcome,
 )
 
@@ -173,10 +174,12 @@ def content(state: RunState) -> dict[str, Json]:
 def delta(before: RunState, after: RunState) -> dict[str, Json]:
     """Return the parts of `content` that changed; applying it over the old content gives the new
     one. The memo also changes between steps (a message for the model, a place in a queue), so it is
-    given whole unless it was empty all along.
+    given whole unless it was empty all along; the kind of a run that begins with another kind than
+    most is given too.
     """
     old, new = content(before), content(after)
-    return {k: v for k, v in new.items() if old[k] != v or (k == "memo" and (v or old[k]))}
+    given = {"memo": new["memo"] or old["memo"], "next_kind": new["next_kind"] == NODE}
+    return {k: v for k, v in new.items() if old[k] != v or given.get(k)}
 
 
 def restore(data: Mapping[str, Json], step: int) -> RunState:

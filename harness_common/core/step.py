@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
+from harness_common.core.events import Event
 from harness_common.core.guidance import NOTHING, Guidance
 from harness_common.core.message import Json, Message
 from harness_common.core.tool_call import CallStatus
@@ -19,6 +20,10 @@ from harness_common.core.tool_call import CallStatus
 MODEL: Final = "model"
 TOOLS: Final = "tools"
 COMPACT: Final = "compact"
+NODE: Final = "node"
+"""One step of a graph run: all calls of the nodes whose turn has come."""
+WITH_CALLS: Final = frozenset({TOOLS, NODE})
+"""Step kinds whose calls stand in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,23 @@ class StepCancelled:
     outcomes: tuple[CallOutcome, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class NodesDone:
+    """Every call of a graph's step has ended, and what follows from it is decided."""
+
+    outcomes: tuple[CallOutcome, ...]
+    messages: tuple[Message, ...]
+    """The results, if there are any, and the calls of the next step or the last words."""
+    events: tuple[Event, ...] = ()
+    calls: int = 0
+    """How many calls the next step has; none ends the run."""
+    sampled: int = 0
+    """Model answers among the outcomes."""
+    error: Json = None
+    """Why the run fails."""
+    output: str | None = None
+
+
 StepResult = (
     ModelAnswered
     | ToolsDone
@@ -202,6 +224,7 @@ StepResult = (
     | StepCancelled
     | ContextFull
     | Compacted
+    | NodesDone
 )
 
 

@@ -13,6 +13,8 @@ from harness_common.core.context_step import compacted, context_full
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.graph import MODEL_CALL
+from harness_common.core.graph_rules import nodes_done
 from harness_common.core.guardrail import GuardrailBlocked
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
@@ -27,6 +29,7 @@ from harness_common.core.step import (
     ContextFull,
     Failure,
     ModelAnswered,
+    NodesDone,
     StepCancelled,
     ToolsDone,
     ToolsUnknown,
@@ -114,14 +117,12 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
             done = _model_answered(free, one.result, number, now)
         case ToolsDone(outcomes, guidance):
             done = _tools_done(free, outcomes, number, now, guidance)
+        case ContextFull() | Compacted() | NodesDone():
+            done = _others_done(free, one.result, number, now)
         case ToolsWaiting():
             done = _tools_waiting(free, one.result, number)
         case ToolsUnknown(outcomes, unknown):
             done = _tools_unknown(free, outcomes, unknown, number)
-        case ContextFull():
-            done = context_full(free, one.result, number)
-        case Compacted():
-            done = compacted(_step_counted(free), one.result, number, now)
         case StepCancelled(outcomes) if not state.cancel_requested:
             # A signal alone cancels nothing: only what Postgres holds does. The step is given back.
             return Transition(free, outcomes=outcomes)
@@ -133,6 +134,21 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
         queued = replace(done.state, status=Status.QUEUED, turn_at=None)
         done = then(done, Transition(queued, (Event(ev.RUN_YIELDED, {"after_step": number}),)))
     return then(started, done)
+
+
+def _others_done(
+    state: RunState, result: ContextFull | Compacted | NodesDone, number: int, now: datetime
+) -> Transition:
+    """Record a step of a kind whose rules are its own."""
+    if isinstance(result, ContextFull):
+        return context_full(state, result, number)
+    counted = _step_counted(state)
+    if isinstance(result, Compacted):
+        return compacted(counted, result, number, now)
+    outcomes = result.outcomes
+    counted = replace(counted, memo=memo_with(counted.memo, _touched(outcomes)))
+    told = tuple(_outcome_event(o, number) for o in outcomes if o.name != MODEL_CALL)
+    return nodes_done(counted, result, told, number, now)
 
 
 def _model_answered(

@@ -23,6 +23,7 @@ import zstandard
 from harness_common.batch import Batcher
 from harness_common.core.approval import EXPIRED
 from harness_common.core.errors import LostOwnership
+from harness_common.core.graph import MODEL_CALL
 from harness_common.core.inputs import Input
 from harness_common.core.lease import Ownership
 from harness_common.core.message import Json, Message, dumps
@@ -36,7 +37,7 @@ from harness_common.core.run import (
     holds_slot,
     wake_at,
 )
-from harness_common.core.step import TOOLS, CallOutcome
+from harness_common.core.step import WITH_CALLS, CallOutcome
 from harness_common.core.values import replace
 from harness_common.crypto.aead import CannotDecrypt, KeyMissing
 from harness_common.store import json_codec
@@ -218,12 +219,14 @@ def _tokens(state: RunState) -> int:
 
 def _joined(write: Write) -> tuple[int, float]:
     """Return the tokens and money of child runs that a step adds to its run: the children's own
-    commits have charged them to the day. Only a child's call has tokens.
+    commits have charged them to the day. Only a child's call has tokens, and a model node's, which
+    are the run's own.
     """
     before, after = write.run.state, write.transition.state
-    if after.step == before.step or before.next_kind != TOOLS:
+    if after.step == before.step or before.next_kind not in WITH_CALLS:
         return 0, 0.0
-    calls = [o for o in write.transition.outcomes if o.input_tokens or o.output_tokens]
+    others = (o for o in write.transition.outcomes if o.name != MODEL_CALL)
+    calls = [o for o in others if o.input_tokens or o.output_tokens]
     tokens = sum(o.input_tokens + o.output_tokens for o in calls)
     return tokens, sum(o.cost_usd for o in calls)
 

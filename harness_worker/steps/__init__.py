@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from harness_common.core.step import COMPACT, MODEL, TOOLS, StepResult
-from harness_worker.steps import compact, model, tools
+from harness_common.core.step import COMPACT, MODEL, NODE, TOOLS, StepResult
+from harness_worker.steps import compact, model, node, tools
 from harness_worker.steps.context import StepContext
 
 StepFunction = Callable[[StepContext], Awaitable[StepResult]]
@@ -15,4 +15,5 @@ STEPS: Final[Mapping[str, StepFunction]] = {
     MODEL: model.run,
     TOOLS: tools.run,
     COMPACT: compact.run,
+    NODE: node.run,
 }

@@ -29,6 +29,7 @@ from harness_common.core.values import replace
 from harness_common.redaction import redactor
 from harness_common.store.breakers import model_key
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.sampling import sample
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 
 _OF_EVERY_PROVIDER: Final = frozenset({"attempt", "keep_reasoning", "script"})
@@ -170,20 +171,15 @@ class _Asking:
 
     async def _one(self, one: _Candidate, *, is_last: bool) -> ChatResult:
         """Ask one model, within the throttle of its provider."""
-        runtime, state, model = self._ctx.runtime, self._ctx.run.state, one.model
-        throttles = runtime.throttles
-        await throttles.permit(model.scope, state.memo)
-        called_at = runtime.clock.now()
-        on_delta = self._listener() if self._show and model.capabilities.streaming else None
-        try:
-            answer = await model.chat(self._request_for(one), on_delta)
-        except Limited as error:
-            wants_slot = is_last or not goes_on(error, 0, 1)
-            raise await throttles.refused(
-                error, called_at, state.limited, wants_slot=wants_slot
-            ) from None
-        throttles.worked(model.scope, answer.rate)
-        return answer
+        streams = self._show and one.model.capabilities.streaming
+        on_delta = self._listener() if streams else None
+        return await sample(
+            self._ctx,
+            one.model,
+            self._request_for(one),
+            on_delta,
+            wants_slot=lambda error: is_last or not goes_on(error, 0, 1),
+        )
 
     def _listener(self) -> OnDelta:
         """Return where the text of one model goes."""

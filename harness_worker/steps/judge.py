@@ -12,10 +12,11 @@ from typing import Final
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.guardrails import JudgeRail
 from harness_common.contracts.model import ChatRequest
-from harness_common.core.errors import Limited, Permanent
+from harness_common.core.errors import Permanent
 from harness_common.core.guardrail import Where
 from harness_common.core.message import Json, user
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.sampling import sample
 
 JUDGES: Final = "judges"
 """The key of `RunState.memo`: the pinned version of each judge."""
@@ -51,8 +52,7 @@ class Judges:
         `Model.chat` raises, `Limited` while its provider is throttled.
         """
         spec = await self._spec(rail.agent)
-        runtime, memo = self.ctx.runtime, self.ctx.run.state.memo
-        model = runtime.models.get(spec.model)
+        model = self.ctx.runtime.models.get(spec.model)
         what = "what a user said to an assistant" if where == "input" else "an assistant's answer"
         asked = f"{rail.question}\n\n" if rail.question else ""
         request = ChatRequest(
@@ -66,14 +66,7 @@ class Judges:
             options={**spec.model_options, "attempt": self.ctx.run.state.failures + 1},
             step=self.ctx.number,
         )
-        await runtime.throttles.permit(model.scope, memo)
-        called_at = runtime.clock.now()
-        try:
-            answer = await model.chat(request)
-        except Limited as error:
-            times = self.ctx.run.state.limited
-            raise await runtime.throttles.refused(error, called_at, times) from None
-        runtime.throttles.worked(model.scope, answer.rate)
+        answer = await sample(self.ctx, model, request)
         self.input_tokens += answer.usage.input_tokens
         self.output_tokens += answer.usage.output_tokens
         self.cost_usd += answer.cost_usd or 0.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness_common.contracts.model import ChatRequest, Model, Usage
-from harness_common.core.errors import Limited
 from harness_common.core.message import user
 from harness_common.core.step import Compacted
 from harness_common.core.values import replace
 from harness_worker.context.summarise import Said
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.sampling import sample
 
 
 @dataclass(slots=True)
@@ -40,8 +40,7 @@ class SummaryCalls:
 
     async def ask(self, system: str, question: str) -> Said:
         """Ask for one summary; raises what `Model.chat` raises."""
-        spec, runtime = self.ctx.spec, self.ctx.runtime
-        model, throttles = self.model(), runtime.throttles
+        spec = self.ctx.spec
         options = {k: v for k, v in spec.model_options.items() if k != "script"}
         request = ChatRequest(
             model=self.name.partition("/")[2],
@@ -53,13 +52,7 @@ class SummaryCalls:
             options=options if self.is_own else {},
             step=self.ctx.number,
         )
-        await throttles.permit(model.scope, self.ctx.run.state.memo)
-        called_at = runtime.clock.now()
-        try:
-            answer = await model.chat(request)
-        except Limited as error:
-            raise await throttles.refused(error, called_at, self.ctx.run.state.limited) from None
-        throttles.worked(model.scope, answer.rate)
+        answer = await sample(self.ctx, self.model(), request)
         self.answered = answer.model
         self.used = Usage(
             self.used.input_tokens + answer.usage.input_tokens,

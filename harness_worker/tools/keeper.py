@@ -53,6 +53,16 @@ class Keeper:
             task.cancel()
         await asyncio.wait([task])
 
+    async def flush(self) -> None:
+        """Write what there is: the step ends without a commit of its own."""
+        await self.close()
+        batch, self._new = self._new, []
+        try:
+            if batch:
+                await self._write(batch)
+        except DatabaseUnavailable as error:
+            log.warning("ledger.not_kept", calls=len(batch), error=str(error))
+
     async def _write_soon(self) -> None:
         while self._new:
             await asyncio.sleep(KEEP_AFTER_S)

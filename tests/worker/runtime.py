@@ -91,6 +91,7 @@ class FakeModels:
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
+        self.usage = Usage()
 
     def get(self, name: str) -> FakeModels:
         del name
@@ -99,7 +100,7 @@ class FakeModels:
     async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
         del on_delta
         await self._chat(request)
-        return ChatResult(Message("assistant", (Text("x"),)), Usage(), "stop", "fake/x")
+        return ChatResult(Message("assistant", (Text("x"),)), self.usage, "stop", "fake/x")
 
 
 async def say_nothing(request: ChatRequest) -> None:

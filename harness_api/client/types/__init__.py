@@ -17,6 +17,7 @@ from harness_api.client.types.context import (
     ContextTool,
     LeftOut,
 )
+from harness_api.client.types.graphs import Graph, GraphEdge, GraphNode
 from harness_api.client.types.memories import Forgotten, FoundMemories, FoundMemory, Memory
 from harness_api.client.types.operations import (
     Delivery,
@@ -107,6 +108,9 @@ __all__ = [
     "ForkedFrom",
     "FoundMemories",
     "FoundMemory",
+    "Graph",
+    "GraphEdge",
+    "GraphNode",
     "ImportedTool",
     "ImportedTools",
     "LeftOut",

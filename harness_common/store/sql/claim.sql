@@ -1,5 +1,5 @@
 -- Take ownership of runs that are ready (a new fence, a random claim id) and read what their next step needs: messages after those
--- already known, the ledger of a tools step, and what its tenant's limits say: the step is charged to the rates that exist, and waits
+-- already known, the ledger of a step with calls, and what its tenant's limits say: the step is charged to the rates that exist, and waits
 -- `wait_s`, or it is put off and tries again then. Asynchronous commit: a lost claim is safe, since claim ids are random.
 WITH want AS (
     SELECT * FROM jsonb_to_recordset(%(wants)s::jsonb) AS w (tenant_id uuid, run_id uuid, version int, claim_id uuid, have int)
@@ -55,7 +55,7 @@ SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) AS crowded,
      -- What a compaction has left out is not loaded: its memo says from where on messages are shown (core/context_view.py).
      WHERE m.tenant_id = c.tenant_id AND m.run_id = c.id AND m.n > c.have AND m.n <= c.messages
        AND m.n >= coalesce((c.memo->'context'->>'from')::int, 1)) AS new_messages,
-    CASE WHEN c.next_kind = 'tools' THEN
+    CASE WHEN c.next_kind IN ('tools', 'node') THEN
         (SELECT jsonb_agg(to_jsonb(t) ORDER BY t.idx) FROM tool_calls t
          WHERE t.tenant_id = c.tenant_id AND t.run_id = c.id AND t.step = c.step + 1) END AS calls,
     set_config('synchronous_commit', 'off', true)
