@@ -31,6 +31,8 @@ class ApiSettings(_Group):
     port: int = 8700
     max_body_bytes: int = 2 * 1024 * 1024
     max_wait_s: float = 60.0
+    response_wait_s: Annotated[float, Field(gt=0, le=3_600)] = 590.0
+    """How long a create of /v1/responses waits for its run: a little less than its clients do."""
     max_requests: int = 256
     """Requests under way at once in one process; more are refused with 503 and Retry-After."""
     max_streams: int = 2_000
@@ -211,6 +213,15 @@ class McpSettings(_Group):
     """The largest message that is taken from a server."""
 
 
+class FrameworkSettings(_Group):
+    """Objects of other frameworks that agents may name: name to `module:attribute`."""
+
+    graphs: dict[str, str] = Field(default_factory=dict)
+    """LangGraph graphs, for agents of kind langgraph."""
+    agents: dict[str, str] = Field(default_factory=dict)
+    """OpenAI-Agents agents, for agents of kind openai_agents."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -249,6 +260,7 @@ class Settings(BaseSettings):
     secrets: SecretSettings = SecretSettings()
     egress: EgressSettings = EgressSettings()
     mcp: McpSettings = McpSettings()
+    frameworks: FrameworkSettings = FrameworkSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

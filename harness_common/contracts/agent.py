@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
+from harness_common.contracts.foreign import ForeignSpec
+from harness_common.contracts.request_options import RequestOptions, options_of
 from harness_common.core.budget import PRESETS
 from harness_common.core.lease import is_quarantine
+from harness_common.core.step import MODEL
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 ToolName = Annotated[str, Field(pattern=r"^([a-zA-Z0-9_-]{1,64}|[a-z0-9-]{1,32}__\*)$")]
@@ -46,6 +50,9 @@ class AgentSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    kind: Literal["agent", "langgraph", "openai_agents"] = "agent"
+    """What a run of it is: a model with tools, or an object of another framework (`foreign`)."""
+    foreign: ForeignSpec | None = None
     description: str = ""
     model: str = "scripted/demo"
     """`provider/model`, for example `openai/gpt-5-mini` or `scripted/demo`."""
@@ -66,6 +73,20 @@ class AgentSpec(BaseModel):
     retry: RetrySpec = RetrySpec()
     queue: QueueName = "steps.default"
 
+    @model_validator(mode="after")
+    def _has_its_object(self) -> AgentSpec:
+        if (self.kind in FOREIGN_KINDS) != (self.foreign is not None):
+            raise ValueError(
+                "`foreign` names what a framework runs: an agent of kind langgraph or "
+                "openai_agents has it, no other has"
+            )
+        return self
+
+    @property
+    def first_step(self) -> str:
+        """Return the kind of a run's first step."""
+        return self.kind if self.kind in FOREIGN_KINDS else MODEL
+
     @property
     def turns(self) -> int:
         """Return the cap on model answers."""
@@ -74,7 +95,21 @@ class AgentSpec(BaseModel):
     def with_overrides(self, overrides: Mapping[str, JsonValue]) -> AgentSpec:
         """Return the definition as a fork changed it; `recorded` (a dry run) is no part of it."""
         changed = {k: v for k, v in overrides.items() if k in {"model", "tools"}}
-        return AgentSpec.model_validate(self.model_dump() | changed) if changed else self
+        spec = AgentSpec.model_validate(self.model_dump() | changed) if changed else self
+        options = options_of(overrides)
+        return spec if options is None else spec._as_asked(options)
+
+    def _as_asked(self, options: RequestOptions) -> AgentSpec:
+        """Return the definition with what one request wants of it."""
+        asked: dict[str, Any] = {
+            "system": "\n\n".join(t for t in (self.system, options.instructions) if t),
+            "tools": (*self.tools, *(t.name for t in options.tools if t.name not in self.tools)),
+        }
+        if options.temperature is not None:
+            asked["temperature"] = options.temperature
+        if options.max_output_tokens is not None:
+            asked["max_output_tokens"] = min(self.max_output_tokens, options.max_output_tokens)
+        return self.model_copy(update=asked)
 
     def digest(self) -> str:
         """Return the SHA-256 of the definition, by which an unchanged one is recognised."""

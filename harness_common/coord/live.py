@@ -39,14 +39,16 @@ class LiveStream:
         self._pending.append((run_id, event))
         self._some.set()
 
-    def delta(self, run_id: UUID, step: int, text: str) -> None:
-        """Show a piece of answer text; joined to the piece before it when both are of one step."""
+    def delta(self, run_id: UUID, step: int, text: str, at: int = 0) -> None:
+        """Show a piece of answer text, `at` so many characters from its start; joined to the piece
+        before it when both are of one step.
+        """
         if self._pending:
             last_id, last = self._pending[-1]
-            if last_id == run_id and last.get("type") == "answer.delta" and last["step"] == step:
+            if last_id == run_id and _goes_on(last, step, at):
                 last["text"] += text
                 return
-        self.emit(run_id, {"type": "answer.delta", "step": step, "text": text})
+        self.emit(run_id, {"type": "answer.delta", "step": step, "text": text, "at": at})
 
     def nudge(self) -> None:
         """Wake the scheduler with the next batch: a slot is free, or a timer was set."""
@@ -71,3 +73,11 @@ class LiveStream:
             except Exception:  # noqa: BLE001 - whatever Redis did, nothing depends on it
                 self.dropped += len(batch)
             await asyncio.sleep(self._interval_s)
+
+
+def _goes_on(last: dict[str, Any], step: int, at: int) -> bool:
+    """Tell whether a piece of text follows right after `last`."""
+    if last.get("type") != "answer.delta" or last["step"] != step:
+        return False
+    end: int = last["at"] + len(last["text"])
+    return end == at

@@ -147,7 +147,27 @@ class StepCancelled:
     outcomes: tuple[CallOutcome, ...] = ()
 
 
-StepResult = ModelAnswered | ToolsDone | ToolsWaiting | ToolsUnknown | StepCancelled
+@dataclass(frozen=True, slots=True)
+class ForeignStepped:
+    """One turn of an object of another framework (a superstep of a graph) is over and is saved."""
+
+    kind: str
+    memo: Mapping[str, Json]
+    """Where its own state is, for the next step."""
+    outcomes: tuple[CallOutcome, ...] = ()
+    """Calls that it made through the ledger, all of them ended."""
+    messages: tuple[Message, ...] = ()
+    output: str | None = None
+    """The run's output; None when there is more to do."""
+    told: Mapping[str, Json] = field(default_factory=dict)
+    """For the step's event."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+StepResult = (
+    ModelAnswered | ToolsDone | ToolsWaiting | ToolsUnknown | StepCancelled | ForeignStepped
+)
 
 
 @dataclass(frozen=True, slots=True)

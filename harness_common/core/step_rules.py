@@ -11,6 +11,7 @@ from harness_common.core.budget import exceeded
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -21,6 +22,7 @@ from harness_common.core.step import (
     TOOLS,
     CallOutcome,
     Failure,
+    ForeignStepped,
     ModelAnswered,
     StepCancelled,
     ToolsDone,
@@ -102,6 +104,10 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
             done = _tools_waiting(free, one.result, number)
         case ToolsUnknown(outcomes, unknown):
             done = _tools_unknown(free, outcomes, unknown, number)
+        case ForeignStepped(outcomes=outcomes):
+            calls = tuple(_outcome_event(o, number) for o in outcomes)
+            counted = _step_counted(free)
+            done = foreign_stepped(counted, one.result, calls, _touched(outcomes), now)
         case StepCancelled(outcomes) if not state.cancel_requested:
             # A signal alone cancels nothing: only what Postgres holds does. The step is given back.
             return Transition(free, outcomes=outcomes)

@@ -36,7 +36,7 @@ from harness_common.core.run import (
     holds_slot,
     wake_at,
 )
-from harness_common.core.step import TOOLS, CallOutcome
+from harness_common.core.step import MODEL, CallOutcome
 from harness_common.core.values import replace
 from harness_common.crypto.aead import CannotDecrypt, KeyMissing
 from harness_common.store import json_codec
@@ -221,7 +221,7 @@ def _joined(write: Write) -> tuple[int, float]:
     commits have charged them to the day. Only a child's call has tokens.
     """
     before, after = write.run.state, write.transition.state
-    if after.step == before.step or before.next_kind != TOOLS:
+    if after.step == before.step or before.next_kind == MODEL:
         return 0, 0.0
     calls = [o for o in write.transition.outcomes if o.input_tokens or o.output_tokens]
     tokens = sum(o.input_tokens + o.output_tokens for o in calls)

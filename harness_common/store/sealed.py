@@ -35,6 +35,7 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "error": ("message",),
     "memo": ("steer",),
     "evidence": ("late_result",),
+    "overrides": ("request",),
 }
 """JSON columns of which SQL reads or extends the rest: only these parts are sealed."""
 _ROWS: Final = frozenset({"call", "calls", "resolution", "before"})
@@ -138,6 +139,8 @@ def seal_commit(key: TenantKey | None, body: dict[str, Any]) -> dict[str, Any]:
     out["output"] = seal_text(key, body["output"])
     out["error"] = seal_parts(key, "error", body["error"])
     out["memo"] = seal_parts(key, "memo", body["memo"])
+    if body.get("overrides"):
+        out["overrides"] = seal_parts(key, "overrides", body["overrides"])
     out["waiting"] = seal_json(key, body["waiting"])
     for name, column, seal in _LISTS:
         if body.get(name):

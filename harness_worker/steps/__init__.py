@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from harness_common.contracts.foreign import KINDS
 from harness_common.core.step import MODEL, TOOLS, StepResult
-from harness_worker.steps import model, tools
+from harness_worker.steps import foreign, model, tools
 from harness_worker.steps.context import StepContext
 
 StepFunction = Callable[[StepContext], Awaitable[StepResult]]
 
-STEPS: Final[Mapping[str, StepFunction]] = {MODEL: model.run, TOOLS: tools.run}
+STEPS: Final[Mapping[str, StepFunction]] = {
+    MODEL: model.run,
+    TOOLS: tools.run,
+    **dict.fromkeys(KINDS, foreign.run),
+}

@@ -8,6 +8,7 @@ from harness_common.core.step import ModelAnswered
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.policy import offered
 from harness_worker.steps.recorded import recorded_answer
+from harness_worker.steps.registry import registry_of
 from harness_worker.tools.runner import declared_tool
 
 
@@ -21,7 +22,7 @@ async def run(ctx: StepContext) -> ModelAnswered:
         return await recorded_answer(ctx)
     spec, runtime = ctx.spec, ctx.runtime
     model = runtime.models.get(spec.model)
-    registry = await runtime.catalog.registry(ctx.run.tenant_id, spec.tools)
+    registry = await registry_of(ctx)
     for name in spec.tools:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
@@ -38,8 +39,12 @@ async def run(ctx: StepContext) -> ModelAnswered:
         step=ctx.number,
     )
 
+    shown = 0
+
     async def on_delta(text: str) -> None:
-        runtime.live.delta(ctx.run.id, ctx.number, text)
+        nonlocal shown
+        runtime.live.delta(ctx.run.id, ctx.number, text, shown)
+        shown += len(text)
 
     throttles = runtime.throttles
     await throttles.permit(model.scope, ctx.run.state.memo)

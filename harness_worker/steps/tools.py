@@ -14,6 +14,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.policy import policy_of
 from harness_worker.steps.recorded import recorded_outcomes
+from harness_worker.steps.registry import registry_of
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.keeper import Keeper
 from harness_worker.tools.runner import ToolRunner
@@ -34,7 +35,7 @@ async def run(ctx: StepContext) -> StepResult:
 async def scope_of(ctx: StepContext) -> ToolScope:
     """Put together what the calls of a step are run with."""
     runtime, run_ = ctx.runtime, ctx.run
-    registry = await runtime.catalog.registry(run_.tenant_id, ctx.spec.tools)
+    registry = await registry_of(ctx)
     return ToolScope(
         db=runtime.db,
         blobs=runtime.blobs,

@@ -28,7 +28,7 @@ RECORDED = {
     "audit", "checkpoints", "events", "inputs", "messages", "policies", "tool_versions",
 }  # fmt: skip
 """What the API may add to and never change."""
-GIVEN = {"tenants", "usage"}
+GIVEN = {"foreign_checkpoints", "foreign_writes", "tenants", "usage"}
 """What the API only reads of a tenant."""
 GLOBAL_KEYS = {"tenants_name_key"}
 """Unique over all tenants: nobody but the system role can try a value."""

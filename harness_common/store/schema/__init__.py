@@ -15,6 +15,7 @@ from harness_common.store.schema.catalog import (
     worker_tools,
 )
 from harness_common.store.schema.columns import metadata
+from harness_common.store.schema.foreign import foreign_checkpoints, foreign_writes
 from harness_common.store.schema.mcp import mcp_servers, mcp_tools
 from harness_common.store.schema.operations import (
     leader,
@@ -58,6 +59,8 @@ __all__ = [
     "checkpoints",
     "egress_rules",
     "events",
+    "foreign_checkpoints",
+    "foreign_writes",
     "idempotency_keys",
     "inputs",
     "leader",

@@ -53,7 +53,7 @@ SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) AS crowded,
     coalesce(o.nth >= tr.starts, false) OR coalesce(o.nth_of_all >= pr.starts, false) AS put_off,
     (SELECT array_agg(m.body::text ORDER BY m.n) FROM messages m
      WHERE m.tenant_id = c.tenant_id AND m.run_id = c.id AND m.n > c.have AND m.n <= c.messages) AS new_messages,
-    CASE WHEN c.next_kind = 'tools' THEN
+    CASE WHEN c.next_kind <> 'model' THEN
         (SELECT jsonb_agg(to_jsonb(t) ORDER BY t.idx) FROM tool_calls t
          WHERE t.tenant_id = c.tenant_id AND t.run_id = c.id AND t.step = c.step + 1) END AS calls,
     set_config('synchronous_commit', 'off', true)
