@@ -103,8 +103,8 @@ def _read_items(items: Sequence[Item]) -> Said:
                 field=f"input[{n}].type",
                 value=str(kind)[:60],
             )
-    text = "\n\n".join(behind) if outputs and behind else None
-    return Said(tuple(_joined(messages)), outputs, text, is_output)
+    said_after = "\n\n".join(behind) if outputs and behind else None
+    return Said(tuple(_joined(messages)), outputs, said_after, is_output)
 
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
@@ -226,7 +226,9 @@ def input_item(item_id: str, message: Message) -> list[Item]:
     out: list[Item] = []
     if text := message.text():
         kind = "output_text" if message.role == "assistant" else "input_text"
-        part = {"type": kind, "text": text} | ({"annotations": []} if kind == "output_text" else {})
+        part: Item = {"type": kind, "text": text}
+        if kind == "output_text":
+            part["annotations"] = []
         out.append(
             {
                 "type": "message",

@@ -13,6 +13,7 @@ from harness_common.commands.insert import First, insert
 from harness_common.commands.request import Started, StartRun
 from harness_common.commands.start import begin, check_start, least
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
 from harness_common.contracts.request_options import options_of
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, Invalid, NotFound
@@ -204,8 +205,8 @@ async def _first(
     state = await checkpoint_state(conn, source, step, db.timeout_s)
     options = options_of(source.overrides)
     earlier = options.earlier if options else 0
-    if step == 0:  # before the first checkpoint: as the run was started
-        state = replace(state, messages=earlier + 1, next_kind=spec.first_step)
+    if state.next_kind == MODEL:  # what a checkpoint does not say: as the run was started
+        state = replace(state, next_kind=spec.first_step)
     if step == source.state.step:  # with what people said since that checkpoint
         memo = {k: v for k, v in source.state.memo.items() if k not in OF_ONE_STEP}
         state = replace(state, messages=source.state.messages, memo=memo)
@@ -217,6 +218,10 @@ async def _first(
     said: tuple[Message, ...] = (user(request.input),)
     if step == 0:
         return First(state, said, source, (1, earlier), overrides)
+    if spec.kind in FOREIGN_KINDS:
+        raise Invalid(
+            f"an agent of kind {spec.kind} takes another input at step 0 only", field="input"
+        )
     if state.next_kind == MODEL:
         grown = replace(state, messages=state.messages + 1)
         return First(grown, said, source, (1, state.messages), overrides)

@@ -27,6 +27,7 @@ from harness_common.store.claim import claim
 from harness_common.store.db import Database
 from harness_common.store.secret_values import TenantSecrets
 from harness_worker.advance import answer
+from harness_worker.heartbeat import heartbeat_loop
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.runtime import PgClock, Runtime, register
 from harness_worker.scheduler.service import make_loops, tick
@@ -114,7 +115,8 @@ async def working(
 ) -> AsyncIterator[Worker]:
     runtime = await open_worker(db, redis, config, tools)
     worker = Worker(runtime)
-    tasks = [asyncio.create_task(worker.run()), asyncio.create_task(runtime.live.run())]
+    work = (worker.run(), runtime.live.run(), heartbeat_loop(runtime))
+    tasks = [asyncio.create_task(one) for one in work]
     try:
         yield worker
     finally:
