@@ -20,6 +20,7 @@ from harness_api.auth import Keyring, permission_of
 from harness_api.deps import Services
 from harness_api.live import Hub
 from harness_api.load import LoadGuard
+from harness_api.mcp_face import mount
 from harness_api.metrics import Metrics
 from harness_api.middleware import BodyGuard, RequestLife
 from harness_api.routes import ROUTERS
@@ -92,7 +93,8 @@ def create_app(config: Settings) -> FastAPI:
             app.state.services = services
             app.state.loop = asyncio.get_running_loop()
             try:
-                yield
+                async with mount.opened(app):
+                    yield
             finally:
                 stop_streams(app)
 
@@ -100,6 +102,7 @@ def create_app(config: Settings) -> FastAPI:
     for router in ROUTERS:
         # Not `include_router`: it wraps routes, and what a wrapper hides no check can walk.
         app.router.routes.extend(router.routes)
+    mount.add_route(app)
     errors.install(app)
     openapi.install(app)
     app.add_middleware(BodyGuard, max_body_bytes=config.api.max_body_bytes)

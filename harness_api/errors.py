@@ -91,7 +91,8 @@ def status_of(error: HarnessError) -> int:
     return next((_STATUS[c] for c in type(error).__mro__ if c in _STATUS), 500)
 
 
-def _headers(error: HarnessError, status: int) -> dict[str, str]:
+def headers_of(error: HarnessError, status: int) -> dict[str, str]:
+    """Return the headers that an error's status asks for."""
     if status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if status == 503:
@@ -110,14 +111,14 @@ async def on_harness_error(request: Request, error: Exception) -> Response:
     return problem(
         status,
         error.error_code,
-        _public(error, status),
+        public_text(error, status),
         rid=request_id(request),
         more=error.detail,
-        headers=_headers(error, status),
+        headers=headers_of(error, status),
     )
 
 
-def _public(error: HarnessError, status: int) -> str:
+def public_text(error: HarnessError, status: int) -> str:
     """Say what went wrong; what Postgres or a host said stays in the log."""
     if status == 503 and not isinstance(error, KeyMissing):
         return "The service cannot do this right now. Nothing is lost; try again after Retry-After."

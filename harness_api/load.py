@@ -19,6 +19,8 @@ from harness_api.metrics import Metrics
 log = structlog.get_logger()
 
 _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+_MAY_WAIT: Final = frozenset({"/v1/responses", "/mcp"})
+"""What is posted here may be answered as long as a run takes."""
 
 
 class LoadGuard:
@@ -61,7 +63,7 @@ class LoadGuard:
 def _waits_long(scope: Scope) -> bool:
     """Tell whether a request is an event stream or a long poll."""
     if scope["method"] != "GET":
-        return False
-    if b"wait=" in scope["query_string"]:
+        return scope["method"] == "POST" and scope["path"] in _MAY_WAIT
+    if b"wait=" in scope["query_string"] or b"stream=true" in scope["query_string"]:
         return True
     return any(k == b"accept" and b"text/event-stream" in v for k, v in scope["headers"])

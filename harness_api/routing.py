@@ -20,8 +20,11 @@ class _JsonRequest(Request):
         return orjson.loads(await self.body())
 
 
-class _Route(APIRoute):
+class JsonRoute(APIRoute):
+    """A route whose body is read by orjson."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap the handler, as FastAPI wants it."""
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
@@ -32,4 +35,4 @@ class _Route(APIRoute):
 
 def new_router(prefix: str, tag: str) -> APIRouter:
     """Make the router of one resource."""
-    return APIRouter(prefix=prefix, tags=[tag], route_class=_Route)
+    return APIRouter(prefix=prefix, tags=[tag], route_class=JsonRoute)

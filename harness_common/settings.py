@@ -31,6 +31,8 @@ class ApiSettings(_Group):
     port: int = 8700
     max_body_bytes: int = 2 * 1024 * 1024
     max_wait_s: float = 60.0
+    response_wait_s: Annotated[float, Field(gt=0, le=3_600)] = 590.0
+    """How long a create of /v1/responses waits for its run: a little less than its clients do."""
     max_requests: int = 256
     """Requests under way at once in one process; more are refused with 503 and Retry-After."""
     max_streams: int = 2_000
@@ -240,6 +242,15 @@ class MemorySettings(_Group):
     """How long a fact lives when neither agent nor call says; None: for ever."""
 
 
+class FrameworkSettings(_Group):
+    """Objects of other frameworks that agents may name: name to `module:attribute`."""
+
+    graphs: dict[str, str] = Field(default_factory=dict)
+    """LangGraph graphs, for agents of kind langgraph."""
+    agents: dict[str, str] = Field(default_factory=dict)
+    """OpenAI-Agents agents, for agents of kind openai_agents."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -288,6 +299,7 @@ class Settings(BaseSettings):
     mcp: McpSettings = McpSettings()
     embeddings: EmbeddingSettings = EmbeddingSettings()
     memory: MemorySettings = MemorySettings()
+    frameworks: FrameworkSettings = FrameworkSettings()
     log: LogSettings = LogSettings()
 
     @model_validator(mode="after")

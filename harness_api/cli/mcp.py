@@ -242,3 +242,32 @@ def _print_tools(server: str, found: list[McpTool]) -> None:
             print("\n".join(f"  {clean(line)}" for line in tool.diff))
     if any(t.state in _PENDING for t in found):
         say(f"accept what is new or changed: harness mcp accept {server} [TOOL]")
+
+
+@app.command(
+    epilog=examples(
+        "harness mcp serve",
+        "HARNESS_API_URL=https://harness.example.com HARNESS_API_KEY=hk_... harness mcp serve",
+    )
+)
+def serve() -> None:
+    """Be an MCP server on stdin and stdout: agent clients start this as a program and submit, wait
+    for and answer runs. The same tools are at /mcp of the API.
+    """
+    from contextlib import asynccontextmanager
+    from typing import TYPE_CHECKING
+
+    import anyio
+
+    from harness_api.client import AsyncClient
+    from harness_api.mcp_face.tools import make_server
+
+    if TYPE_CHECKING:
+        from collections.abc import AsyncIterator
+
+    @asynccontextmanager
+    async def reach(_: Any) -> AsyncIterator[AsyncClient]:  # noqa: ANN401 - no caller but us
+        async with AsyncClient() as client:
+            yield client
+
+    anyio.run(make_server(reach).run_stdio_async)

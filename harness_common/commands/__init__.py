@@ -7,6 +7,7 @@ one transaction; doorbells and signals go out after it, and a lost one costs sec
 from harness_common.commands.approvals import Approver, Decide, decide_approval
 from harness_common.commands.control import (
     Asked,
+    answer_calls,
     answer_run,
     cancel_run,
     pause_run,
@@ -28,6 +29,7 @@ __all__ = [
     "Parent",
     "StartRun",
     "Started",
+    "answer_calls",
     "answer_run",
     "cancel_run",
     "cancel_session",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
 from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.errors import Conflict, IllegalTransition, Invalid, NotFound
 from harness_common.core.ids import encode
@@ -42,6 +43,8 @@ class Asked:
     status: Status
     claimed_by: UUID | None = None
     changed: bool = True
+    last_seq: int = 0
+    """The last event that it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,32 @@ async def answer_run(
     )
 
 
+async def answer_calls(
+    db: Database,
+    tenant_id: UUID,
+    run_id: UUID,
+    *,
+    answers: Mapping[str, str],
+    also: str | None = None,
+    by: str,
+    actor: Actor | None = None,
+) -> Asked:
+    """Answer several questions of the run in one transaction (`step.index` to the answer), and give
+    it the message `also`, which its next model step sees.
+
+    Raises `NotFound`, and `Conflict` (NO_QUESTION) or `Invalid` when one of the calls waits for no
+    answer: then none is answered.
+    """
+
+    def inputs(state: RunState) -> list[Input]:
+        open_ones = {call: _question(state, call)["index"] for call in answers}
+        given: list[Input] = [InputGiven(by, open_ones[c], text) for c, text in answers.items()]
+        return given if also is None else [*given, Steered(by, also)]
+
+    told = {"calls": list(answers), "chars": sum(map(len, answers.values()))}
+    return await _ask(db, tenant_id, run_id, _Ask("answer", by, told, inputs), actor)
+
+
 def _question(state: RunState, call: str | None) -> dict[str, Any]:
     asks = state.status is Status.WAITING_INPUT or waits_for_approval(state)
     calls = state.waiting["calls"] if asks else ()
@@ -205,6 +234,11 @@ async def steer_in(
         _check_live(state, "steered")
         if state.cancel_requested:
             raise Conflict("the run is about to stop", code="RUN_STOPPING", status="cancelling")
+        if state.next_kind in FOREIGN_KINDS:
+            raise Conflict(
+                f"a run of kind {state.next_kind} takes no messages while it is under way",
+                code="NOT_STEERABLE",
+            )
         return [Steered(by, text)]
 
     ask = _Ask("message", by, {"chars": len(text)}, inputs)
@@ -279,4 +313,5 @@ async def _ask_in(
     if actor is not None:
         entry = Entry(f"run.{ask.kind}", encode("run", run_id), dict(ask.body))
         await record(conn, tenant_id, actor, entry, db.timeout_s)
-    return Asked(applied.run.state.status, applied.run.claimed_by)
+    last_seq = applied.first_seq + len(transition.events) - 1
+    return Asked(applied.run.state.status, applied.run.claimed_by, last_seq=last_seq)

@@ -13,6 +13,8 @@ from harness_common.commands.insert import First, insert
 from harness_common.commands.request import Started, StartRun
 from harness_common.commands.start import begin, check_start, least
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
+from harness_common.contracts.request_options import options_of
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
@@ -175,7 +177,7 @@ async def _fork(
     check_start(begun, start)
     spec = AgentSpec.model_validate(begun["spec"])
     try:
-        first = await _first(db, conn, source, step, request)
+        first = await _first(db, conn, source, step, request, spec)
     except NotFound as error:  # it came itself from a checkpoint, of a later step
         raise Invalid(
             f"{encode('run', source.id)} began after step {step}: do this with the run it came "
@@ -208,10 +210,20 @@ async def _user(db: Database, conn: Connection, source: StoredRun) -> str | None
 
 
 async def _first(
-    db: Database, conn: Connection, source: StoredRun, step: int, request: ForkRun
+    db: Database,
+    conn: Connection,
+    source: StoredRun,
+    step: int,
+    request: ForkRun,
+    spec: AgentSpec,
 ) -> First:
     """Return the state at the checkpoint with the changed input, and which messages to copy."""
     state = await checkpoint_state(conn, source, step, db.timeout_s)
+    options = options_of(source.overrides)
+    earlier = options.earlier if options else 0
+    if state.next_kind == MODEL and spec.foreign is not None:
+        # What a checkpoint does not say: as the run was started.
+        state = replace(state, next_kind=spec.first_kind)
     if step == source.state.step:  # with what people said since that checkpoint
         memo = {k: v for k, v in source.state.memo.items() if k not in OF_ONE_STEP}
         state = replace(state, messages=source.state.messages, memo=memo)
@@ -222,8 +234,11 @@ async def _first(
         return First(state, (), source, (1, state.messages), overrides)
     said: tuple[Message, ...] = (user(request.input),)
     if step == 0:
-        state = replace(state, messages=1)
-        return First(state, said, source, (1, 0), overrides)
+        return First(state, said, source, (1, earlier), overrides)
+    if spec.kind in FOREIGN_KINDS:
+        raise Invalid(
+            f"an agent of kind {spec.kind} takes another input at step 0 only", field="input"
+        )
     if state.next_kind == MODEL:
         grown = replace(state, messages=state.messages + 1)
         return First(grown, said, source, (1, state.messages), overrides)

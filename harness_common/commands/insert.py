@@ -10,6 +10,7 @@ from uuid import UUID
 from harness_common.broker.publish import Doorbell
 from harness_common.commands.request import Parent, Started, StartRun
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.request_options import REQUEST
 from harness_common.core import events as ev
 from harness_common.core.events import Event
 from harness_common.core.ids import encode
@@ -76,7 +77,7 @@ async def insert(
         "tags": request.tags,
         "created_by": request.created_by,
         "trace_id": request.trace_id or run_id.hex,
-        "prev_run_id": source.prev_run_id if source else begun["head_run_id"],
+        "prev_run_id": source.prev_run_id if source else request.follows or begun["head_run_id"],
         "forked_from": source.id if source else None,
         "forked_step": state.step if source else None,
         "overrides": first.overrides,
@@ -139,8 +140,8 @@ def _about(begun: Row, request: StartRun, first: First) -> dict[str, Json]:
     if first.source is not None:
         source = encode("run", first.source.id)
         about["forked_from"] = {"run": source, "step": first.state.step}
-    if first.overrides:
-        about["overrides"] = dict(first.overrides)
+    if changed := {k: v for k, v in first.overrides.items() if k != REQUEST}:
+        about["overrides"] = changed
     if request.parent is not None:
         call = f"{request.parent.step}.{request.parent.index}"
         about["parent"] = {"run": encode("run", request.parent.run_id), "call": call}

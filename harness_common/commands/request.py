@@ -9,7 +9,7 @@ from uuid import UUID
 
 from harness_common.broker.publish import Doorbell
 from harness_common.commands.control import Asked
-from harness_common.core.message import Json
+from harness_common.core.message import Json, Message
 from harness_common.core.run import Status
 
 OnBusy = Literal["reject", "enqueue", "interrupt", "steer"]
@@ -57,6 +57,14 @@ class StartRun:
     """What has touched whoever wrote the input (`core.taint`): a child has what its parent has."""
     output_schema: Json = None
     """JSON Schema of the output, in place of the agent's."""
+    earlier: tuple[Message, ...] = ()
+    """A conversation that the client brings along; the input comes after it."""
+    follows: UUID | None = None
+    """The run whose conversation this one goes on from: within `session_id` if that run is its last
+    one, else as a branch in a new session.
+    """
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    """What this request changes of its agent (`contracts.request_options`)."""
     created_by: str = ""
     trace_id: str = ""
     idempotency_key: str | None = None

@@ -12,6 +12,7 @@ from harness_common.commands.insert import First, insert
 from harness_common.commands.request import Interrupted, Started, StartRun
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.output import check_output_schema
+from harness_common.contracts.request_options import options_of
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.ids import encode
@@ -52,16 +53,22 @@ async def start_in(
         if twin is not None:
             return twin
     check_start(begun, request)
+    if request.follows is not None and begun["head_run_id"] != request.follows:
+        begun = begun | {"session_id": None}  # a branch: the session goes on without it
     spec = AgentSpec.model_validate(begun["spec"])
+    if (options := options_of(request.overrides)) is not None:
+        options.check(spec.tools)
     limits = _limits(spec, request, begun["now"])
     state = RunState(
-        limits=limits, messages=1, memo=memo_with({}, request.marks), next_kind=spec.first_kind
+        limits=limits,
+        next_kind=spec.first_kind,
+        messages=len(request.earlier) + 1,
+        memo=memo_with({}, request.marks),
     )
     held_for = "session" if _head_is_going(begun, request) else None
     trust: Trust = "untrusted" if UNTRUSTED in request.marks else "trusted"
-    first = First(
-        state, (user(request.input, trust),), overrides=_overrides(request), held_for=held_for
-    )
+    said = (*request.earlier, user(request.input, trust))
+    first = First(state, said, overrides=_overrides(request), held_for=held_for)
     started = await insert(db, conn, tenant_id, begun, spec, request, first)
     if actor is not None:
         detail = {"agent": f"{begun['agent_name']}@{begun['agent_version']}"}
@@ -147,9 +154,9 @@ async def _steer_head(
 def _overrides(request: StartRun) -> dict[str, Json]:
     """Return what the run has in place of its agent's definition."""
     if request.output_schema is None:
-        return {}
+        return dict(request.overrides)
     check_output_schema(request.output_schema)
-    return {"output_schema": request.output_schema}
+    return {**request.overrides, "output_schema": request.output_schema}
 
 
 def _head_is_going(begun: Row, request: StartRun) -> bool:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from harness_common.contracts.context_rules import ContextRules
 from harness_common.contracts.contract import ContractSpec
+from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
+from harness_common.contracts.foreign import ForeignSpec
 from harness_common.contracts.graph import GraphSpec
 from harness_common.contracts.graph_compile import tool_names
 from harness_common.contracts.guardrails import Guardrails
 from harness_common.contracts.loop_guards import LoopGuards
 from harness_common.contracts.memory import MemorySpec
 from harness_common.contracts.names import Name, SkillRef, ToolName
+from harness_common.contracts.request_options import RequestOptions, options_of
 from harness_common.contracts.stop_when import StopWhen
 from harness_common.contracts.tool_choice import ToolChoice
 from harness_common.core.budget import PRESETS
@@ -65,9 +68,12 @@ class AgentSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["agent", "graph"] = "agent"
-    """An agent asks its model what to do next; a graph says so itself."""
+    kind: Literal["agent", "graph", "langgraph", "openai_agents"] = "agent"
+    """An agent asks its model what to do next, a graph says so itself; the others are objects of
+    another framework (`foreign`).
+    """
     graph: GraphSpec | None = None
+    foreign: ForeignSpec | None = None
     description: str = ""
     model: str = "scripted/demo"
     """`provider/model`, for example `openai/gpt-5-mini` or `scripted/demo`."""
@@ -117,6 +123,15 @@ class AgentSpec(BaseModel):
     memory: MemorySpec | None = None
     """What of earlier runs its runs are told; None: nothing, unless they search for it."""
 
+    @model_validator(mode="after")
+    def _has_its_object(self) -> AgentSpec:
+        if (self.kind in FOREIGN_KINDS) != (self.foreign is not None):
+            raise ValueError(
+                "`foreign` names what a framework runs: an agent of kind langgraph or "
+                "openai_agents has it, no other has"
+            )
+        return self
+
     @property
     def turns(self) -> int:
         """Return the cap on model answers."""
@@ -125,6 +140,8 @@ class AgentSpec(BaseModel):
     @property
     def first_kind(self) -> str:
         """Return the kind of a run's first step."""
+        if self.kind in FOREIGN_KINDS:
+            return self.kind
         return NODE if self.graph else MODEL
 
     @property
@@ -149,12 +166,27 @@ class AgentSpec(BaseModel):
         no part of it.
         """
         changed = {k: v for k, v in overrides.items() if k in {"model", "tools", "output_schema"}}
-        if not changed:
-            return self
+        spec = self._changed(changed) if changed else self
+        options = options_of(overrides)
+        return spec if options is None else spec._as_asked(options)
+
+    def _changed(self, changed: dict[str, JsonValue]) -> AgentSpec:
         fields = self.model_dump() | changed
         if self.tool_choice is not None and self.tool_choice.unknown(fields["tools"]):
             fields["tool_choice"] = None  # the fork has no such tool any more
         return AgentSpec.model_validate(fields)
+
+    def _as_asked(self, options: RequestOptions) -> AgentSpec:
+        """Return the definition with what one request wants of it."""
+        asked: dict[str, Any] = {
+            "system": "\n\n".join(t for t in (self.system, options.instructions) if t),
+            "tools": (*self.tools, *(t.name for t in options.tools if t.name not in self.tools)),
+        }
+        if options.temperature is not None:
+            asked["temperature"] = options.temperature
+        if options.max_output_tokens is not None:
+            asked["max_output_tokens"] = min(self.max_output_tokens, options.max_output_tokens)
+        return self.model_copy(update=asked)
 
     def digest(self) -> str:
         """Return the SHA-256 of the definition, by which an unchanged one is recognised."""

@@ -32,12 +32,23 @@ _PUBLISH: Final = "for i, channel in ipairs(KEYS) do redis.call('PUBLISH', chann
 class _Shown:
     """Something to show of a run: an event, or a delta that still grows."""
 
-    __slots__ = ("event", "pieces", "run_id")
+    __slots__ = ("end", "event", "pieces", "run_id")
 
     def __init__(self, run_id: UUID, event: dict[str, Any], pieces: list[str] | None) -> None:
         self.run_id = run_id
         self.event = event
         self.pieces = pieces
+        self.end = event.get("at", 0) + sum(map(len, pieces or ()))
+
+    def goes_on(self, step: int, at: int) -> bool:
+        """Tell whether a piece of text `at` this place of a step's answer follows right after."""
+        return self.pieces is not None and self.event["step"] == step and self.end == at
+
+    def grow(self, text: str) -> None:
+        """Add the piece that follows."""
+        assert self.pieces is not None
+        self.pieces.append(text)
+        self.end += len(text)
 
     def dumps(self) -> bytes:
         """Write it as JSON."""
@@ -74,16 +85,18 @@ class LiveStream:
         self._growing.pop(run_id, None)
         self._add(_Shown(run_id, event, None))
 
-    def delta(self, run_id: UUID, step: int, text: str) -> None:
-        """Show a piece of answer text; joined to the piece before it when both are of one step."""
+    def delta(self, run_id: UUID, step: int, text: str, at: int = 0) -> None:
+        """Show a piece of answer text, `at` so many characters from its start; joined to the piece
+        before it when it follows right after that.
+        """
         self._chars += len(text)
         shown = self._growing.get(run_id)
-        if shown is not None and shown.pieces is not None and shown.event["step"] == step:
-            shown.pieces.append(text)
+        if shown is not None and shown.goes_on(step, at):
+            shown.grow(text)
             if self._chars > _LIMIT_CHARS:
                 self._drop_oldest()
             return
-        shown = _Shown(run_id, {"type": "answer.delta", "step": step}, [text])
+        shown = _Shown(run_id, {"type": "answer.delta", "step": step, "at": at}, [text])
         self._growing[run_id] = shown
         self._add(shown)
 

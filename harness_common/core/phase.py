@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from harness_common.core.run import RunState, Status
-from harness_common.core.step import WITH_CALLS
+from harness_common.core.step import WITHOUT_CALLS
 
 _TURN: Final = {
     Status.QUEUED: "queued",
@@ -43,7 +43,7 @@ def phase(state: RunState) -> str:
         return "IDLE"
     if state.failures:
         return "REFINING"
-    if state.next_kind in WITH_CALLS:
+    if state.next_kind not in WITHOUT_CALLS:
         return "ACTIONING"
     return "PLANNING" if state.turn == 0 else "OBSERVING"
 

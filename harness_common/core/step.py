@@ -22,8 +22,8 @@ TOOLS: Final = "tools"
 COMPACT: Final = "compact"
 NODE: Final = "node"
 """One step of a graph run: all calls of the nodes whose turn has come."""
-WITH_CALLS: Final = frozenset({TOOLS, NODE})
-"""Step kinds whose calls stand in the ledger."""
+WITHOUT_CALLS: Final = frozenset({MODEL, COMPACT})
+"""Step kinds that make no calls; those of all others stand in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,24 @@ class NodesDone:
     output: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignStepped:
+    """One turn of an object of another framework (a superstep of a graph) is over and is saved."""
+
+    kind: str
+    memo: Mapping[str, Json]
+    """Where its own state is, for the next step."""
+    outcomes: tuple[CallOutcome, ...] = ()
+    """Calls that it made through the ledger, all of them ended."""
+    messages: tuple[Message, ...] = ()
+    output: str | None = None
+    """The run's output; None when there is more to do."""
+    told: Mapping[str, Json] = field(default_factory=dict)
+    """For the step's event."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
 StepResult = (
     ModelAnswered
     | ToolsDone
@@ -225,6 +243,7 @@ StepResult = (
     | ContextFull
     | Compacted
     | NodesDone
+    | ForeignStepped
 )
 
 

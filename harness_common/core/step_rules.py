@@ -13,6 +13,7 @@ from harness_common.core.context_step import compacted, context_full
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
+from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.graph_rules import nodes_done
 from harness_common.core.guardrail import GuardrailBlocked
@@ -28,6 +29,7 @@ from harness_common.core.step import (
     Compacted,
     ContextFull,
     Failure,
+    ForeignStepped,
     ModelAnswered,
     NodesDone,
     StepCancelled,
@@ -117,7 +119,7 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
             done = _model_answered(free, one.result, number, now)
         case ToolsDone(outcomes, guidance):
             done = _tools_done(free, outcomes, number, now, guidance)
-        case ContextFull() | Compacted() | NodesDone():
+        case ContextFull() | Compacted() | NodesDone() | ForeignStepped():
             done = _others_done(free, one.result, number, now)
         case ToolsWaiting():
             done = _tools_waiting(free, one.result, number)
@@ -136,9 +138,10 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
     return then(started, done)
 
 
-def _others_done(
-    state: RunState, result: ContextFull | Compacted | NodesDone, number: int, now: datetime
-) -> Transition:
+_Other = ContextFull | Compacted | NodesDone | ForeignStepped
+
+
+def _others_done(state: RunState, result: _Other, number: int, now: datetime) -> Transition:
     """Record a step of a kind whose rules are its own."""
     if isinstance(result, ContextFull):
         return context_full(state, result, number)
@@ -146,6 +149,9 @@ def _others_done(
     if isinstance(result, Compacted):
         return compacted(counted, result, number, now)
     outcomes = result.outcomes
+    if isinstance(result, ForeignStepped):
+        calls = tuple(_outcome_event(o, number) for o in outcomes)
+        return foreign_stepped(counted, result, calls, _touched(outcomes), now)
     counted = replace(counted, memo=memo_with(counted.memo, _touched(outcomes)))
     told = tuple(_outcome_event(o, number) for o in outcomes if o.name != MODEL_CALL)
     return nodes_done(counted, result, told, number, now)

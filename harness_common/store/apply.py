@@ -37,7 +37,7 @@ from harness_common.core.run import (
     holds_slot,
     wake_at,
 )
-from harness_common.core.step import WITH_CALLS, CallOutcome
+from harness_common.core.step import WITHOUT_CALLS, CallOutcome
 from harness_common.core.values import replace
 from harness_common.crypto.aead import CannotDecrypt, KeyMissing
 from harness_common.store import json_codec
@@ -223,7 +223,7 @@ def _joined(write: Write) -> tuple[int, float]:
     are the run's own.
     """
     before, after = write.run.state, write.transition.state
-    if after.step == before.step or before.next_kind not in WITH_CALLS:
+    if after.step == before.step or before.next_kind in WITHOUT_CALLS:
         return 0, 0.0
     others = (o for o in write.transition.outcomes if o.name != MODEL_CALL)
     calls = [o for o in others if o.input_tokens or o.output_tokens]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zstandard
 
+from harness_common.contracts.request_options import options_of
 from harness_common.core.errors import NotFound
 from harness_common.core.replay import initial_content, state_at
 from harness_common.core.run import RunState
@@ -26,7 +27,9 @@ async def checkpoint_state(
         {"tenant_id": run.tenant_id, "run_id": run.id, "step": step},
         timeout_s,
     )
-    start, first = initial_content() | {"messages": 1}, 0
+    options = options_of(run.overrides)
+    said = 1 + (options.earlier if options else 0)
+    start, first = initial_content() | {"messages": said}, 0
     if rows and rows[0]["snapshot"] is not None:
         start = json_codec.loads(zstandard.decompress(rows[0]["snapshot"]))
         first = rows[0]["step"]

@@ -37,6 +37,7 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "error": ("message", "detail"),
     "memo": ("steer",),
     "evidence": ("late_result",),
+    "overrides": ("request",),
 }
 """JSON columns of which SQL reads or extends the rest: only these parts are sealed."""
 _ROWS: Final = frozenset({"call", "calls", "resolution", "before"})
@@ -142,6 +143,8 @@ def seal_commit(key: TenantKey | None, body: dict[str, Any]) -> dict[str, Any]:
         out["session_summary"] = seal_text(key, body["session_summary"])
     out["error"] = seal_parts(key, "error", body["error"])
     out["memo"] = seal_parts(key, "memo", body["memo"])
+    if body.get("overrides"):
+        out["overrides"] = seal_parts(key, "overrides", body["overrides"])
     out["waiting"] = seal_json(key, body["waiting"])
     for name, column, seal in _LISTS:
         if body.get(name):
@@ -150,8 +153,11 @@ def seal_commit(key: TenantKey | None, body: dict[str, Any]) -> dict[str, Any]:
         out["outcomes"] = [seal_outcome(key, item) for item in body["outcomes"]]
     if body.get("asked"):
         out["asked"] = [_seal_asked(key, item) for item in body["asked"]]
-    if key is None:
-        return out
+    return out if key is None else _seal_record(key, body, out)
+
+
+def _seal_record(key: TenantKey, body: dict[str, Any], out: dict[str, Any]) -> dict[str, Any]:
+    """Encrypt what is stored of a commit beside the run itself: events, checkpoint, snapshot."""
     out["events"] = [
         e if e["type"] in PLAIN_EVENTS else e | {"payload": seal_json(key, e["payload"])}
         for e in body["events"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from harness_common.contracts.foreign import KINDS
 from harness_common.core.step import COMPACT, MODEL, NODE, TOOLS, StepResult
-from harness_worker.steps import compact, model, node, tools
+from harness_worker.steps import compact, foreign, model, node, tools
 from harness_worker.steps.context import StepContext
 
 StepFunction = Callable[[StepContext], Awaitable[StepResult]]
@@ -16,4 +17,5 @@ STEPS: Final[Mapping[str, StepFunction]] = {
     TOOLS: tools.run,
     COMPACT: compact.run,
     NODE: node.run,
+    **dict.fromkeys(KINDS, foreign.run),
 }

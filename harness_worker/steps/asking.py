@@ -185,8 +185,12 @@ class _Asking:
         """Return where the text of one model goes."""
         live, run_id, number = self._ctx.runtime.live, self._ctx.run.id, self._ctx.number
 
+        shown = 0
+
         async def on_delta(text: str) -> None:
-            live.delta(run_id, number, text)
+            nonlocal shown
+            live.delta(run_id, number, text, shown)
+            shown += len(text)
 
         return on_delta
 

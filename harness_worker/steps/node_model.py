@@ -28,6 +28,7 @@ class ModelCalls:
     def __init__(self, ctx: StepContext, calls: int) -> None:
         self._ctx = ctx
         self._streams = calls == 1
+        self._shown = 0
         self._memo = dict(ctx.run.state.memo)
         state = ctx.run.state
         self._tokens = state.input_tokens + state.output_tokens
@@ -69,7 +70,8 @@ class ModelCalls:
         return await sample(ctx, model, _request(ctx, asked), on_delta, memo=memo)
 
     async def _delta(self, text: str) -> None:
-        self._ctx.runtime.live.delta(self._ctx.run.id, self._ctx.number, text)
+        self._ctx.runtime.live.delta(self._ctx.run.id, self._ctx.number, text, self._shown)
+        self._shown += len(text)
 
     def _outcome(self, call: PendingCall, answer: ChatResult, ms: float) -> CallOutcome:
         usage = answer.usage

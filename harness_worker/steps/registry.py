@@ -1,19 +1,32 @@
-"""The tools of one step: those of the worker and of the tenant, and the agents among them."""
+"""The tools of one step: of the worker, of the tenant and of the run's client, and the agents among
+them.
+"""
 
 from __future__ import annotations
 
+from harness_common.contracts.request_options import options_of
 from harness_common.core.handoff import is_agent_tool
 from harness_worker.steps.context import StepContext
 from harness_worker.tools.agents import agent_tools
+from harness_worker.tools.client_tool import client_tool
 from harness_worker.tools.registry import ToolRegistry
 
 
 async def registry_of(ctx: StepContext) -> ToolRegistry:
-    """Return a registry in which every tool of the acting agent is, as far as it exists."""
+    """Return a registry in which every tool of the acting agent is, as far as it exists.
+
+    A client's tool never stands for one of this worker: a name that only the client declared leads
+    to the client, whatever the worker holds under it.
+    """
     runtime, run, names = ctx.runtime, ctx.run, ctx.spec.tools
-    plain = [name for name in names if not is_agent_tool(name)]
+    options = options_of(run.overrides)
+    of_client = options.names if options is not None else frozenset[str]()
+    plain = [name for name in names if not is_agent_tool(name) and name not in of_client]
     registry = await runtime.catalog.registry(run.tenant_id, plain)
-    if len(plain) == len(names):
+    if options is not None and options.tools:
+        mine = registry.view(name for name in plain if name in registry)
+        registry = mine.with_(client_tool(tool) for tool in options.tools)
+    if not any(map(is_agent_tool, names)):
         return registry
     left = ctx.spec.loop_guards.max_handoffs - run.acting.hops
     agents = await agent_tools(runtime.db, run.tenant_id, names, handoffs_left=left)

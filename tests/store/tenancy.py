@@ -28,7 +28,9 @@ RECORDED = {
     "audit", "checkpoints", "events", "inputs", "messages", "policies", "skills", "tool_versions",
 }  # fmt: skip
 """What the API may add to and never change."""
-GIVEN = {"context_parts", "repairs", "tenants", "usage"}
+GIVEN = {
+    "context_parts", "foreign_checkpoints", "foreign_writes", "repairs", "tenants", "usage",
+}  # fmt: skip
 """What the API only reads of a tenant."""
 GLOBAL_KEYS = {"tenants_name_key"}
 """Unique over all tenants: nobody but the system role can try a value."""

@@ -16,6 +16,7 @@ from harness_common.store.schema.catalog import (
 )
 from harness_common.store.schema.columns import metadata
 from harness_common.store.schema.context import context_parts
+from harness_common.store.schema.foreign import foreign_checkpoints, foreign_writes
 from harness_common.store.schema.mcp import mcp_servers, mcp_tools
 from harness_common.store.schema.memories import memories
 from harness_common.store.schema.operations import (
@@ -63,6 +64,8 @@ __all__ = [
     "context_parts",
     "egress_rules",
     "events",
+    "foreign_checkpoints",
+    "foreign_writes",
     "idempotency_keys",
     "inputs",
     "leader",

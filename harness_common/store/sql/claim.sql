@@ -55,7 +55,7 @@ SELECT c.*, clock_timestamp() AS now, coalesce(s.crowded, false) AS crowded,
      -- What a compaction has left out is not loaded: its memo says from where on messages are shown (core/context_view.py).
      WHERE m.tenant_id = c.tenant_id AND m.run_id = c.id AND m.n > c.have AND m.n <= c.messages
        AND m.n >= coalesce((c.memo->'context'->>'from')::int, 1)) AS new_messages,
-    CASE WHEN c.next_kind IN ('tools', 'node') THEN
+    CASE WHEN c.next_kind NOT IN ('model', 'compact') THEN
         (SELECT jsonb_agg(to_jsonb(t) ORDER BY t.idx) FROM tool_calls t
          WHERE t.tenant_id = c.tenant_id AND t.run_id = c.id AND t.step = c.step + 1) END AS calls,
     set_config('synchronous_commit', 'off', true)

@@ -111,7 +111,7 @@ WITH t AS (
             THEN jsonb_build_object('why', 'the run ended (' || t.stop_reason || ') while it was under way', 'attempt_id', attempt_id, 'started_at', started_at) END,
         finished_at = clock_timestamp()
     FROM run JOIN t ON t.run_id = run.id
-    WHERE t.terminal AND t.next_kind IN ('tools', 'node') AND tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
+    WHERE t.terminal AND t.next_kind NOT IN ('model', 'compact') AND tool_calls.tenant_id = run.tenant_id AND tool_calls.run_id = run.id
       AND tool_calls.step = t.step + 1 AND tool_calls.status IN ('proposed', 'validating', 'awaiting_approval', 'running')
       AND NOT EXISTS (SELECT 1 FROM jsonb_to_recordset(t.outcomes) AS o (idx int, step int) WHERE o.idx = tool_calls.idx AND o.step = tool_calls.step)
 ), void AS (
@@ -138,7 +138,7 @@ WITH t AS (
 ), closed AS (
     -- A run that ends, and a step that is over, leave no approval open.
     UPDATE approvals SET status = CASE WHEN t.terminal THEN 'cancelled' ELSE 'void' END FROM run JOIN t ON t.run_id = run.id
-    WHERE (t.checkpoint->>'kind' IN ('tools', 'node') OR t.terminal) AND NOT t.expired AND approvals.tenant_id = run.tenant_id
+    WHERE (t.checkpoint->>'kind' NOT IN ('model', 'compact') OR t.terminal) AND NOT t.expired AND approvals.tenant_id = run.tenant_id
       AND approvals.run_id = run.id AND approvals.status IN ('pending', 'approved')
 ), slot AS (
     -- Locked in the order of their ids, so that two batches never wait for each other.

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from harness_common.store.migrations.row_security import release, secure
 
 revision = "0016"
-down_revision = "0011"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,133 @@
+"""Agents of OpenAI Agents as runs: a turn a step, function tools once at most."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from harness_api.client import AsyncClient
+from harness_common.contracts.agent import AgentSpec
+from harness_common.settings import FrameworkSettings
+from harness_common.store.agents import put_agent
+from harness_common.store.audit import Actor
+from harness_worker.models.scripted import Scripted
+from tests.faces import graphs
+from tests.faces.worker import working
+from tests.store.play import sql
+
+NOTE = {"name": "note", "input": {"line": "x"}}
+LOOK = {"name": "look", "input": {"what": "y"}}
+
+
+@pytest.fixture
+def config(config):
+    made = FrameworkSettings(agents={"noter": "tests.faces.oa_agents:noter"})
+    return config.model_copy(update={"frameworks": made})
+
+
+@pytest.fixture
+async def worker(db, redis, config, app):
+    async with working(db, redis, config) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(url, tenant, worker, tmp_path, monkeypatch):
+    monkeypatch.setenv("FACES_EFFECTS", str(tmp_path / "effects"))
+    (tmp_path / "effects").touch()
+    async with AsyncClient(url, tenant.keys["admin"]) as made:
+        yield made
+
+
+@pytest.fixture
+def agent(db, tenant):
+    async def make(*script, **more) -> str:
+        spec = AgentSpec(
+            kind="openai_agents",
+            foreign={"name": "noter"},
+            model="scripted/x",
+            model_options={"script": list(script)},
+            **more,
+        )
+        await put_agent(db, tenant.id, "o", spec, Actor("test"))
+        return "o"
+
+    return make
+
+
+async def test_a_turn_a_step(client, agent):
+    await agent({"tools": [LOOK, NOTE]}, {"text": "done: {{last_result}}"})
+    run = await client.runs.create("o", "hi")
+    run = await client.runs.wait(run.id, 20)
+    assert (run.status, run.output) == ("succeeded", "done: x"), run.error
+    assert [s.kind async for s in client.runs.steps(run.id)] == ["openai_agents"] * 2
+    calls = [c async for c in client.runs.tool_calls(run.id)]
+    assert {(c.call, c.tool, c.effect, c.status) for c in calls} == {
+        ("1.0", "look", "read", "succeeded"),
+        ("1.1", "note", "write", "succeeded"),
+    } or {c.tool for c in calls} == {"look", "note"}
+    assert graphs.effects().read_text() == "x\n"
+    assert run.usage.output_tokens > 0
+
+
+async def test_a_hand_off(client, agent):
+    await agent({"tools": [{"name": "transfer_to_closer", "input": {}}]}, {"text": "closed"})
+    run = await client.runs.create("o", "hi")
+    run = await client.runs.wait(run.id, 20)
+    assert (run.status, run.output) == ("succeeded", "closed"), run.error
+    told = [e.payload async for e in client.runs.events(run.id) if e.type == "step.completed"]
+    assert [(t["agent"], t["last_agent"]) for t in told] == [
+        ("noter", "closer"),
+        ("closer", "closer"),
+    ]
+
+
+async def test_an_approval_stands_before_a_function_tool(client, agent):
+    await client.policy.set("rules: [{name: r, match: {tools: [note]}, then: ask}]")
+    await agent({"tools": [LOOK, NOTE]}, {"text": "done"})
+    run = await client.runs.create("o", "hi")
+    run = await client.runs.wait(run.id, 20)
+    assert run.status == "waiting_approval", run.error
+    assert graphs.effects().read_text() == ""
+    (asked,) = [a async for a in client.approvals.list(status="pending")]
+    await client.approvals.approve(asked.id, asked.digest)
+    run = await client.runs.wait(run.id, 20)
+    assert (run.status, run.output) == ("succeeded", "done"), run.error
+    assert graphs.effects().read_text() == "x\n"
+
+
+async def test_a_turn_that_is_done_anew_asks_no_model_and_repeats_no_effect(
+    client, agent, db, worker, monkeypatch
+):
+    """The process dies after the effect and before the turn's commit."""
+    whole, asked, dies = Scripted.chat, [], [True]
+
+    async def chat(self, request, on_delta=None):
+        asked.append(request.step)
+        return await whole(self, request, on_delta)
+
+    from harness_common.store.foreign import ForeignStore
+
+    put = ForeignStore.put
+
+    async def put_or_die(self, place, blob, meta, **more):
+        if dies and not place.ns:
+            dies.clear()
+            await asyncio.Event().wait()
+        await put(self, place, blob, meta, **more)
+
+    monkeypatch.setattr(Scripted, "chat", chat)
+    monkeypatch.setattr(ForeignStore, "put", put_or_die)
+    await agent({"tools": [NOTE]}, {"text": "done"})
+    run = await client.runs.create("o", "hi")
+    async with asyncio.timeout(20):
+        while dies:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    for step in list(worker._steps):
+        step.cancel()
+    await sql(db, "UPDATE runs SET claim_id = NULL, claimed_by = NULL")
+    run = await client.runs.wait(run.id, 20)
+    assert (run.status, run.output) == ("succeeded", "done"), run.error
+    assert graphs.effects().read_text() == "x\n"
+    assert asked == [1, 2], "the first answer was on record"
