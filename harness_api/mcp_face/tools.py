@@ -92,8 +92,8 @@ def make_server(connect: Connect) -> MCPServer[Any]:
     tools = _Tools(connect)
     for tool in (tools.list_agents, tools.get_run, tools.wait_run):
         server.add_tool(tool, annotations=_READS)
-    for tool in (tools.submit_run, tools.answer_run):
-        server.add_tool(tool)
+    server.add_tool(tools.submit_run)
+    server.add_tool(tools.answer_run)
     stops = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
     server.add_tool(tools.cancel_run, annotations=stops)
     return server
