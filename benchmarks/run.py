@@ -26,6 +26,7 @@ from benchmarks import (
     start_latency,
     state_writes,
     steps,
+    stream_deltas,
     waiting,
 )
 from benchmarks.options import Options
@@ -46,6 +47,7 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "i": (fairness.TITLE, fairness.run),
     "j": (queue_million.TITLE, queue_million.run),
     "k": (sandbox.TITLE, sandbox.run),
+    "l": (stream_deltas.TITLE, stream_deltas.run),
 }
 _BEGUN: Final = time.monotonic()
 
