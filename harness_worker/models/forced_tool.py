@@ -1,4 +1,4 @@
-"""Force a tool where the server knows no forced tools: by the form of the answer. Pure.
+"""Force a tool where the server knows no forced tools: by the form of the answer.
 
 llama.cpp takes `tool_choice` and does nothing with it, but keeps an answer to a JSON schema. So the
 model is asked for the call as JSON, and what it says becomes the call. Used by the providers of the
@@ -7,15 +7,17 @@ OpenAI family for models whose entry says `"tool_choice": "schema"`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
-from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, ToolDef
+from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, OnDelta, ToolDef
 from harness_common.core.message import Json, Message, ToolUse
 from harness_worker.models.json_out import json_bytes
 from harness_worker.models.tool_args import parse_arguments
+
+Sample = Callable[[ChatRequest, OnDelta | None], Awaitable[ChatResult]]
 
 _ASK: Final = (
     'Answer with one call of a tool as JSON and nothing else: {"name": …, "arguments": {…}}.'
@@ -41,8 +43,19 @@ def forced_by_schema(request: ChatRequest, can: Capabilities) -> ChatRequest | N
         system="\n".join([*([request.system] if request.system else []), _ASK, *lines]),
         tools=(),
         tool_choice=None,
-        options={**request.options, "response_format": format_},
+        # The second is llama.cpp's own name, which its Responses API knows too.
+        options={**request.options, "response_format": format_, "json_schema": schema},
     )
+
+
+async def ask_forced(
+    sample: Sample, request: ChatRequest, forced: ChatRequest, on_delta: OnDelta | None
+) -> ChatResult:
+    """Ask what `forced_by_schema` made of `request`. A call is not shown, other words are."""
+    result = taken_as_call(await sample(forced, None), request.tools)
+    if on_delta is not None and (text := result.message.text()):
+        await on_delta(text)
+    return result
 
 
 def taken_as_call(result: ChatResult, tools: Sequence[ToolDef]) -> ChatResult:

@@ -19,7 +19,7 @@ from harness_worker.models.chat_messages import chat_messages, chat_tool_choice,
 from harness_worker.models.chat_stream import ChatAnswer
 from harness_worker.models.estimate import request_tokens
 from harness_worker.models.exchange import OPENAI_URL, Endpoint
-from harness_worker.models.forced_tool import forced_by_schema, taken_as_call
+from harness_worker.models.forced_tool import ask_forced, forced_by_schema
 from harness_worker.models.openai_errors import Origin, read_chat_error
 from harness_worker.models.options import SAMPLING, write_body
 from harness_worker.models.prices import PriceTable
@@ -81,7 +81,7 @@ class OpenAIChat:
         """
         forced = forced_by_schema(request, self.capabilities)
         if forced is not None:
-            return taken_as_call(await self._sample(forced, None), request.tools)
+            return await ask_forced(self._sample, request, forced, on_delta)
         return await self._sample(request, on_delta)
 
     async def _sample(self, request: ChatRequest, on_delta: OnDelta | None) -> ChatResult:

@@ -38,6 +38,6 @@ async def test_a_small_model_completes_a_run_with_a_forced_tool(db, play, provid
             assert run.state.output
             (call,) = await play.calls(run_id)
             assert call["name"] == "add"
-            asked = json.loads(call["arguments"])
+            asked = call["arguments"]
             assert (call["status"], call["result"]) == ("succeeded", str(asked["a"] + asked["b"]))
             await play.check_whole(run_id)
