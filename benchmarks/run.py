@@ -26,6 +26,7 @@ from benchmarks import (
     start_latency,
     state_writes,
     steps,
+    stream_deltas,
     waiting,
 )
 from benchmarks.agents import run as agents
@@ -48,6 +49,7 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "j": (queue_million.TITLE, queue_million.run),
     "k": (sandbox.TITLE, sandbox.run),
     "n": (agents.TITLE, agents.run),
+    "l": (stream_deltas.TITLE, stream_deltas.run),
 }
 _BEGUN: Final = time.monotonic()
 

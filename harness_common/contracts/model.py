@@ -100,6 +100,9 @@ class ChatResult:
     """What the provider's headers say about its limit on requests."""
 
 
+ToolChoiceKind = Literal["native", "schema", "none"]
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a model accepts; requests are built from this, never from a guess."""
@@ -109,8 +112,10 @@ class Capabilities:
     temperature: bool = True
     """False: every sampling parameter is left out, because the model answers them with 400."""
     json_mode: bool = False
-    tool_choice: bool = True
-    """False: a forced tool is not asked for, because the server answers it with 400."""
+    tool_choice: ToolChoiceKind = "native"
+    """How a tool is forced: by the provider's own field; by a JSON schema for the answer, where the
+    server ignores that field; or not at all, where it is answered with 400.
+    """
     reasoning: bool = False
     """True: the model thinks before it answers and can hand on what it thought, encrypted."""
     context_window_tokens: int = 128_000

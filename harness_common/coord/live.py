@@ -107,7 +107,9 @@ class LiveStream:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        while not task.cancelling():  # redis-py can swallow a cancellation that meets an answer
             await self._some.wait()
             self._some.clear()
             began = time.monotonic()

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness_common.contracts.model import Capabilities
+from harness_common.contracts.model import Capabilities, ToolChoiceKind
 from harness_common.core.errors import Invalid
 
 _SAME_MODELS: Final = {"openai-responses": "openai"}
@@ -32,7 +32,7 @@ class Entry(BaseModel):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: bool | None = None
     tools: bool | None = None
-    tool_choice: bool | None = None
+    tool_choice: ToolChoiceKind | None = None
     streaming: bool | None = None
     json_mode: bool | None = None
     reasoning: bool | None = None

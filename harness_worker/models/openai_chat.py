@@ -19,6 +19,7 @@ from harness_worker.models.chat_messages import chat_messages, chat_tool_choice,
 from harness_worker.models.chat_stream import ChatAnswer
 from harness_worker.models.estimate import request_tokens
 from harness_worker.models.exchange import OPENAI_URL, Endpoint
+from harness_worker.models.forced_tool import ask_forced, forced_by_schema
 from harness_worker.models.openai_errors import Origin, read_chat_error
 from harness_worker.models.options import SAMPLING, write_body
 from harness_worker.models.prices import PriceTable
@@ -78,6 +79,12 @@ class OpenAIChat:
         """Sample one answer, as `Model.chat` says; the codes of errors are those of
         `Endpoint.ask`.
         """
+        forced = forced_by_schema(request, self.capabilities)
+        if forced is not None:
+            return await ask_forced(self._sample, request, forced, on_delta)
+        return await self._sample(request, on_delta)
+
+    async def _sample(self, request: ChatRequest, on_delta: OnDelta | None) -> ChatResult:
         body = write_body(self._name, self._body(request))
         call = await self._endpoint.ask(request, body, ChatAnswer(), on_delta)
         result = call.result(self.model)
@@ -108,7 +115,7 @@ class OpenAIChat:
         body.setdefault(self._max_tokens_field, can.output_tokens(request.max_tokens))
         if can.tools and request.tools:
             body["tools"] = chat_tools(request.tools)
-            if request.tool_choice is not None and can.tool_choice:
+            if request.tool_choice is not None and can.tool_choice != "none":
                 body["tool_choice"] = chat_tool_choice(request.tool_choice)
         if can.temperature and request.temperature is not None:
             body["temperature"] = request.temperature

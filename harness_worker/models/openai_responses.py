@@ -19,6 +19,7 @@ from harness_common.core.message import Json
 from harness_worker.models.capabilities import built_in
 from harness_worker.models.estimate import request_tokens
 from harness_worker.models.exchange import OPENAI_URL, Endpoint
+from harness_worker.models.forced_tool import ask_forced, forced_by_schema
 from harness_worker.models.openai_errors import REASONING_REFUSED, Origin
 from harness_worker.models.options import SAMPLING, write_body
 from harness_worker.models.prices import PriceTable
@@ -88,6 +89,12 @@ class OpenAIResponses:
         Where the server cannot read its own reasoning any more (a key was changed, it is too old)
         the same is asked at once without it.
         """
+        forced = forced_by_schema(request, self.capabilities)
+        if forced is not None:
+            return await ask_forced(self._sample, request, forced, on_delta)
+        return await self._sample(request, on_delta)
+
+    async def _sample(self, request: ChatRequest, on_delta: OnDelta | None) -> ChatResult:
         items = input_items(request, self.model)
         try:
             return await self._ask(request, items, on_delta)
@@ -130,7 +137,7 @@ class OpenAIResponses:
         body.setdefault("max_output_tokens", can.output_tokens(request.max_tokens))
         if can.tools and request.tools:
             body["tools"] = response_tools(request.tools)
-            if request.tool_choice is not None and can.tool_choice:
+            if request.tool_choice is not None and can.tool_choice != "none":
                 body["tool_choice"] = response_tool_choice(request.tool_choice)
         if can.temperature and request.temperature is not None:
             body["temperature"] = request.temperature

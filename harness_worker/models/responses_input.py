@@ -59,7 +59,7 @@ def _turn(turn: Turn, model: str, reasoning: bool) -> Iterator[Json]:
     for call, result in zip(turn.calls, turn.results, strict=True):
         yield {"type": "function_call_output", "call_id": call.id, "output": result}
     for role, text in turn.others:
-        yield {"role": role, "content": text}
+        yield _message(role, text)
 
 
 def _assistant(message: Message, turn: Turn, model: str, reasoning: bool) -> Iterator[Json]:
@@ -73,10 +73,9 @@ def _assistant(message: Message, turn: Turn, model: str, reasoning: bool) -> Ite
     for at, block in enumerate(message.content):
         yield from thoughts.get(at, ())
         if isinstance(block, Text):
-            said: dict[str, Json] = {"role": "assistant", "content": block.text}
-            if phase := phases.get(at):
-                said["phase"] = phase
-            yield said
+            said = _message("assistant", block.text)
+            phase = phases.get(at)
+            yield said if phase is None else {**said, "phase": phase}
         elif isinstance(block, ToolUse):
             call = next(calls)
             yield {
@@ -85,6 +84,11 @@ def _assistant(message: Message, turn: Turn, model: str, reasoning: bool) -> Ite
                 "name": call.name,
                 "arguments": call.arguments,
             }
+
+
+def _message(role: str, text: str) -> dict[str, Json]:
+    # With its type, which OpenAI does not need: llama.cpp does for what the model said.
+    return {"type": "message", "role": role, "content": text}
 
 
 def _extra(message: Message, model: str) -> dict[str, Json] | None:

@@ -34,7 +34,7 @@ def test_both_openai_protocols_know_the_same_models():
 def test_an_operators_file_changes_what_it_says_and_nothing_else(tmp_path):
     own = tmp_path / "own.json"
     entries = {
-        "openai/qwen*": {"context_window_tokens": 8_192, "tool_choice": False},
+        "openai/qwen*": {"context_window_tokens": 8_192, "tool_choice": "schema"},
         "openai/gpt-5.4": {"temperature": True},
         "openai-responses/gpt-5.4": {"reasoning": False},
     }
@@ -43,7 +43,7 @@ def test_an_operators_file_changes_what_it_says_and_nothing_else(tmp_path):
         Settings(model=ModelSettings(capabilities=own)), httpx.AsyncClient()
     ).capabilities
     qwen = table.of("openai/qwen3-8b")
-    assert (qwen.context_window_tokens, qwen.tool_choice, qwen.json_mode) == (8_192, False, True)
+    assert (qwen.context_window_tokens, qwen.tool_choice, qwen.json_mode) == (8_192, "schema", True)
     mine = table.of("openai/gpt-5.4")
     assert (mine.temperature, mine.reasoning, mine.context_window_tokens) == (True, True, 400_000)
     assert not table.of("openai-responses/gpt-5.4").reasoning

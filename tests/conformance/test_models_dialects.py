@@ -12,7 +12,7 @@ from harness_common.core.message import Message, ToolResult, ToolUse, user
 from harness_worker.models.capabilities import built_in
 from harness_worker.models.openai_chat import OpenAIChat
 from harness_worker.models.prices import load_prices
-from tests.conformance.model_calls import ASK, DONE, ask, fails, run, stream
+from tests.conformance.model_calls import ASK, DONE, TOOL, ask, fails, run, stream
 from tests.fakes.openai_server import Answer, chunk, refusal, sse, tool_delta
 
 
@@ -125,6 +125,69 @@ def test_llama_cpp_ignores_a_forced_tool_and_the_answer_still_counts():
     assert (result.finish, result.message.text()) == ("stop", "Hello there.")
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"const": "add"}, "arguments": TOOL.input_schema},
+    "required": ["name", "arguments"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("choice", ["add", "required"])
+@pytest.mark.parametrize(
+    ("said", "use"),
+    [
+        ('{"name": "add", "arguments": {"a": 2}}', {"a": 2}),
+        ('\n{"name":"add","arguments":{}}\n', {}),
+        ('{"name": "rm", "arguments": {}}', None),
+        ('{"name": "add", "arguments": 5}', None),
+        ('{"name": "add", "argu', None),
+        ("2 + 3 = 5", None),
+    ],
+)
+def test_llama_cpp_keeps_to_a_schema_where_it_ignores_a_forced_tool(choice, said, use):
+    """The call is asked for as JSON; nothing of it is shown, and what is no call stays text."""
+    request = replace(ASK, system="Be brief.", tool_choice=choice)
+    shown: list[str] = []
+
+    async def on_delta(text):
+        shown.append(text)
+
+    async def work(server, client):
+        server.default = Answer(pieces=(said,))
+        can = replace(built_in().of("openai/m"), tool_choice="schema")
+        model = OpenAIChat(
+            client, "m", prices=load_prices(), base_url=server.base_url, capabilities=can
+        )
+        return await model.chat(request, on_delta), server.requests[0]["body"]
+
+    result, body = run(work)
+    assert body["response_format"]["json_schema"]["schema"] == body["json_schema"] == SCHEMA
+    assert {"tools", "tool_choice"}.isdisjoint(body)
+    system = body["messages"][0]["content"]
+    assert system.startswith("Be brief.\n")
+    assert "- add: Add two numbers. {" in system
+    if use is None:
+        assert shown == [said]
+        assert (result.message.text(), result.finish) == (said, "stop")
+    else:
+        assert shown == []
+        (made,) = result.message.tool_uses()
+        assert (made.name, made.input, result.finish) == ("add", use, "tool_calls")
+        assert result.message.text() == ""
+
+
+def test_one_of_several_tools_is_forced_by_the_schema_of_any():
+    other = replace(TOOL, name="sub")
+    request = replace(ASK, tools=(TOOL, other), tool_choice="required")
+    schema = sent(request, "m", tool_choice="schema")["response_format"]["json_schema"]["schema"]
+    assert [s["properties"]["name"]["const"] for s in schema["anyOf"]] == ["add", "sub"]
+    named = sent(replace(request, tool_choice="sub"), "m", tool_choice="schema")
+    form = named["response_format"]["json_schema"]["schema"]
+    assert form["properties"]["name"] == {"const": "sub"}
+    assert sent(replace(request, tool_choice="auto"), "m", tool_choice="schema")["tools"]
+
+
 # transformers serve
 
 
@@ -154,7 +217,7 @@ def test_a_tool_is_forced(choice):
     request = replace(ASK, tool_choice=choice)
     assert sent(request)["tool_choice"] == wanted
     assert "tool_choice" not in sent(replace(request, tools=()))
-    assert "tool_choice" not in sent(request, tool_choice=False)
+    assert "tool_choice" not in sent(request, tool_choice="none")
     assert "tool_choice" not in sent(ASK)
 
 

@@ -73,6 +73,10 @@ def sent(request: ChatRequest, name: str = REASONER) -> Any:
     return asked(Answer(), request=request, name=name)[1][0]["body"]
 
 
+def spoke(role: str, text: str) -> Any:
+    return {"type": "message", "role": role, "content": text}
+
+
 def said(*output: Any, **more: Any) -> tuple[bytes, ...]:
     return (created(), ended(output, **more))
 
@@ -104,7 +108,7 @@ def test_nothing_is_kept_at_the_server():
     request = replace(ASK, system="Be brief.", max_tokens=77, temperature=0.5, options=options)
     assert sent(request) == {
         "model": REASONER,
-        "input": [{"role": "user", "content": "Hello?"}],
+        "input": [spoke("user", "Hello?")],
         "instructions": "Be brief.",
         "store": False,
         "max_output_tokens": 77,
@@ -166,8 +170,8 @@ def test_every_call_goes_back_with_its_output():
     items = sent(ChatRequest("m", conversation))["input"]
     second, third = items[3]["call_id"], items[8]["call_id"]
     assert items == [
-        {"role": "user", "content": "Go."},
-        {"role": "assistant", "content": "I go."},
+        spoke("user", "Go."),
+        spoke("assistant", "I go."),
         {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a":1}'},
         {
             "type": "function_call",
@@ -181,15 +185,15 @@ def test_every_call_goes_back_with_its_output():
             "call_id": second,
             "output": "Error: this call has no result; it was not carried out or was interrupted.",
         },
-        {"role": "user", "content": "Result of an earlier tool call: orphan"},
-        {"role": "user", "content": "And hurry."},
+        spoke("user", "Result of an earlier tool call: orphan"),
+        spoke("user", "And hurry."),
         {"type": "function_call", "call_id": third, "name": "add", "arguments": "{}"},
         {
             "type": "function_call_output",
             "call_id": third,
             "output": "Error: this call has no result; it was not carried out or was interrupted.",
         },
-        {"role": "system", "content": "Mind the gap."},
+        spoke("system", "Mind the gap."),
     ]
     assert len({"c1", second, third}) == 3
     assert len(third) <= 40
@@ -212,7 +216,7 @@ def test_reasoning_is_sent_back_as_it_came():
         json.dumps(THOUGHT),
         json.dumps(SECOND),
     ]
-    assert items[2] == {"role": "assistant", "content": "I add.", "phase": "commentary"}
+    assert items[2] == {**spoke("assistant", "I add."), "phase": "commentary"}
     assert items[4]["type"] == "function_call"
 
 

@@ -136,3 +136,23 @@ async def test_without_redis_nothing_waits():
         stream.delta(uuid4(), 1, "x")
     await stream.flush()
     assert (stream.pending, stream.dropped) == (0, 3)
+
+
+async def test_a_cancellation_that_redis_swallows_still_ends_it(redis):
+    stream = LiveStream(redis, "harness", interval_s=0.0)
+    real, inside = redis.publish, asyncio.Event()
+
+    async def swallow(*args):
+        try:
+            inside.set()
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            await real(*args)
+
+    redis.publish = swallow
+    task = asyncio.create_task(stream.run())
+    stream.delta(uuid4(), 1, "x")
+    await inside.wait()
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=5)
+    assert done == {task}

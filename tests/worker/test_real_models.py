@@ -54,7 +54,7 @@ async def test_reasoning_goes_back_through_the_database_as_it_came(db, play):
         sent = server.requests[1]["body"]["input"]
         assert list(sent[1].items()) == list(thought.items())
         assert [i.get("type") for i in sent] == [
-            None, "reasoning", None, "function_call", "function_call_output",
+            "message", "reasoning", "message", "function_call", "function_call_output",
         ]  # fmt: skip
         assert sent[-1]["output"] == "5"
 
