@@ -30,7 +30,7 @@ from harness_common.store.breakers import model_key
 from harness_worker.steps.context import StepContext
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 
-_OF_EVERY_PROVIDER: Final = frozenset({"attempt", "keep_reasoning", "script"})
+_OF_EVERY_PROVIDER: Final = frozenset({"attempt", "script"})
 """Model options that a model of another provider than the agent's own is given too."""
 
 
