@@ -233,13 +233,10 @@ class _Talk:
 
 def _tool_choice(choice: str | None) -> Json:
     """Write whether the model may, must or must not call a tool; None leaves it to the model."""
-    kinds = {
-        None: None,
-        "auto": {"type": "auto"},
-        "none": {"type": "none"},
-        "required": {"type": "any"},
-    }
-    return kinds.get(choice, {"type": "tool", "name": choice})
+    if choice is None:
+        return None
+    kind = {"auto": "auto", "none": "none", "required": "any"}.get(choice)
+    return {"type": kind} if kind else {"type": "tool", "name": choice}
 
 
 def _thinks(body: Mapping[str, Json]) -> bool:

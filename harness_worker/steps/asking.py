@@ -32,7 +32,7 @@ from harness_worker.steps.context import StepContext
 from harness_worker.steps.sampling import sample
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 
-_OF_EVERY_PROVIDER: Final = frozenset({"attempt", "keep_reasoning", "script"})
+_OF_EVERY_PROVIDER: Final = frozenset({"attempt", "script"})
 """Model options that a model of another provider than the agent's own is given too."""
 
 

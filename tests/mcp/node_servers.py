@@ -21,10 +21,9 @@ NODE = HOME / "bin" / "node"
 NPM = HOME / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
-def packages() -> Path:
-    """Return the folder `node_modules/@modelcontextprotocol`, installed when it is not there."""
-    lock = HERE / "node" / "package-lock.json"
-    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
+def installed(source: Path) -> Path:
+    """Return the folder `node_modules` of what a lock file pins, installed when it is not there."""
+    digest = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()[:16]
     cache = Path(sys.prefix) / ".mcp-node"
     cache.mkdir(exist_ok=True)
     folder = cache / digest
@@ -32,7 +31,7 @@ def packages() -> Path:
         fcntl.flock(held, fcntl.LOCK_EX)
         if not (folder / "done").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(lock.parent, folder)
+            shutil.copytree(source, folder)
             subprocess.run(
                 [NODE, NPM, "ci", "--no-audit", "--no-fund", "--ignore-scripts"],
                 cwd=folder,
@@ -42,7 +41,12 @@ def packages() -> Path:
                 capture_output=True,
             )
             (folder / "done").touch()
-    return folder / "node_modules" / "@modelcontextprotocol"
+    return folder / "node_modules"
+
+
+def packages() -> Path:
+    """Return the folder `node_modules/@modelcontextprotocol`, installed when it is not there."""
+    return installed(HERE / "node") / "@modelcontextprotocol"
 
 
 def node(package: str, script: str = "dist/index.js", *arguments: str) -> list[str]:
