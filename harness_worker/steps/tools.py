@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from harness_common.contracts.flow import conforming
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_worker.steps.context import StepContext
@@ -116,6 +117,7 @@ async def _side_by_side(
 
 
 def _result(outcomes: list[CallOutcome]) -> StepResult:
+    outcomes = [o if o.wait is not None else conforming(o) for o in outcomes]
     ended = tuple(o for o in outcomes if o.wait is None)
     unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
     if unknown:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -233,7 +233,7 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_IS: Final = {
+_IS: Final[Mapping[str, Callable[[Json], bool]]] = {
     "null": lambda v: v is None,
     "boolean": lambda v: isinstance(v, bool),
     "string": lambda v: isinstance(v, str),
