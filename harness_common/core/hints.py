@@ -16,4 +16,4 @@ def hint(text: str) -> Message:
 
 def is_hint(message: Message) -> bool:
     """Tell whether the platform said this, and not a user."""
-    return message.extra == HINT
+    return bool(message.extra == HINT)

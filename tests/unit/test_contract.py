@@ -133,6 +133,16 @@ def test_without_repair_a_nearly_right_action_or_call_is_left_as_it_is():
     assert read.repairs == ()
 
 
+def test_the_name_of_a_tool_that_is_hidden_now_means_no_other():
+    by = terms(hidden=frozenset({"looks"}))
+    slip = answer(ToolUse("c", "loook", {"q": "a"}), finish="tool_calls")
+    assert read_by(by, slip).answer.message.tool_uses()[0].name == "look"
+    hidden = answer(ToolUse("c", "looks", {"q": "a"}), finish="tool_calls")
+    assert read_by(by, hidden).answer.message.tool_uses()[0].name == "looks"
+    assert read_by(replace(by, by_actions=True), act("looks", q="a")).guidance.again
+    assert not read_by(replace(by, by_actions=True), act("loook", q="a")).guidance.again
+
+
 REQUEST = ChatRequest(
     "x", (user("hi"),), system="Be kind.", tools=(ToolDef("look", "Look it up.", ARGUMENTS),)
 )
