@@ -41,6 +41,7 @@ def register(app: typer.Typer) -> None:
             "harness runs answer RUN yes --call 2.1",
         ),
         steer: ("harness runs steer RUN 'only the last quarter'",),
+        interrupt: ("harness runs interrupt RUN pause --step 4",),
         retry: (
             "harness runs retry RUN --from-step 4 --follow",
             "harness runs retry --where status=failed,error.code=LIMITED --since 2h",
@@ -161,6 +162,21 @@ def steer(
         if follow:
             _follow(client, run, as_json)
             return
+    _print(run, as_json)
+
+
+def interrupt(
+    run_id: RunId,
+    kind: Annotated[str, typer.Argument(metavar="TYPE", help="cancel, pause or steer.")],
+    step: Annotated[
+        int, typer.Option(min=1, help="The step that has to be due: of `harness runs show`, + 1.")
+    ],
+    text: Annotated[str, typer.Option(help="The reason, or for steer the message.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Cancel, pause or steer a run, but only while one certain step is due."""
+    with connect() as client:
+        run = client.runs.interrupt(run_id, kind, step=step, text=text)
     _print(run, as_json)
 
 

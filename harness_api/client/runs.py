@@ -169,6 +169,13 @@ class Runs(Resource[M]):
         )
 
     @operation
+    async def interrupt(self, run_id: str, kind: str, *, step: int, text: str = "") -> Run:
+        """Cancel, pause or steer a run, but only while `step` is due (409 `OTHER_STEP` else)."""
+        path = id_path("/v1/runs/{}/interrupt", "run", run_id)
+        body = {"interrupt_type": kind, "target_step_id": f"{run_id}.{step}", "text": text}
+        return await self._http.fetch(Call("POST", path, body=body), Run)
+
+    @operation
     async def resume(self, run_id: str) -> Run:
         """Let a paused run go on. Safe to repeat."""
         path = id_path("/v1/runs/{}/resume", "run", run_id)

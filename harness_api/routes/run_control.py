@@ -28,11 +28,14 @@ from harness_common.commands import (
     answer_run,
     cancel_run,
     fork_run,
+    interrupt_run,
     pause_run,
     resume_run,
     retry_run,
     steer_run,
 )
+from harness_common.contracts.flow import Interrupt
+from harness_common.core.errors import Invalid
 from harness_common.core.ids import encode
 from harness_common.store.run_reads import view_run
 
@@ -88,6 +91,29 @@ async def post_pause(
         actor=caller.actor,
     )
     await announce_change(services, run_id, asked)
+    return await _shown(services, caller, run_id)
+
+
+@router.post("/interrupt", status_code=202, operation_id="interruptRun", response_model=RunView)
+async def post_interrupt(
+    body: Interrupt, run_id: RunId, services: Use, caller: CanWrite
+) -> RunView:
+    """Cancel, pause or steer a run, but only while the step that is meant is due: one that is over
+    answers 409 `OTHER_STEP`, and nothing is interrupted that was not looked at.
+    """
+    if body.run_id != encode("run", run_id):
+        raise Invalid(
+            "target_step_id names another run", field="target_step_id", value=body.target_step_id
+        )
+    if body.interrupt_type == "steer" and not body.text.strip():
+        raise Invalid("steer needs a text", field="text", value=body.text)
+    asked = await interrupt_run(
+        services.db, caller.tenant_id, run_id, body, by=caller.name, actor=caller.actor
+    )
+    if body.interrupt_type == "cancel":
+        await announce_cancel(services, run_id, asked)
+    else:
+        await announce_change(services, run_id, asked)
     return await _shown(services, caller, run_id)
 
 

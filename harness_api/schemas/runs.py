@@ -71,10 +71,6 @@ class RunAsked(Input):
     max_tokens: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, le=1e9)] | None = None
     timeout_s: Annotated[float, Field(gt=0, le=366 * 86_400)] | None = None
-    output_schema: Annotated[
-        dict[str, Any] | None,
-        Field(description="JSON Schema of the run's output, in place of the agent's."),
-    ] = None
     concurrency_key: ConcurrencyKey | None = None
     concurrency_max: Annotated[
         int, Field(ge=1, le=10_000, description="Runs of the key that may run at once.")
@@ -101,6 +97,10 @@ class RunCreate(RunAsked):
         Literal["reject", "enqueue", "interrupt", "steer"],
         Field(description="What to do while the session's last run is still going."),
     ] = "reject"
+    output_schema: Annotated[
+        dict[str, Any] | None,
+        Field(description="JSON Schema of the run's output, in place of the agent's."),
+    ] = None
 
     def check_together(self) -> None:
         """Raise `Invalid` when fields do not go together."""

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
+from harness_common.contracts.flow import Interrupt
 from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.errors import Conflict, IllegalTransition, Invalid, NotFound
 from harness_common.core.ids import encode
@@ -243,6 +244,49 @@ async def steer_in(
 
     ask = _Ask("message", by, {"chars": len(text)}, inputs)
     return await _ask_in(db, conn, tenant_id, run_id, ask, actor)
+
+
+async def interrupt_run(
+    db: Database,
+    tenant_id: UUID,
+    run_id: UUID,
+    one: Interrupt,
+    *,
+    by: str,
+    actor: Actor | None = None,
+) -> Asked:
+    """Cancel, pause or steer a run, but only while the step that is meant is due.
+
+    Raises `NotFound`, and `Conflict` (`OTHER_STEP`) when another step is, or the run is over.
+    """
+    asked: Mapping[str, Input] = {
+        "cancel": CancelRequested(by, one.text),
+        "pause": PauseRequested(by, one.text),
+        "steer": Steered(by, one.text),
+    }
+
+    def inputs(state: RunState) -> list[Input]:
+        _check_live(state, "interrupted")
+        if state.step + 1 != one.step:
+            raise Conflict(
+                f"step {one.step} is not due; the run is at step {state.step + 1}",
+                code="OTHER_STEP",
+                field="target_step_id",
+                value=one.target_step_id,
+                step=state.step + 1,
+            )
+        if state.cancel_requested and one.interrupt_type == "steer":
+            raise Conflict("the run is about to stop", code="RUN_STOPPING", status="cancelling")
+        done = {
+            "cancel": state.cancel_requested,
+            "pause": state.pause_requested or state.status is Status.PAUSED,
+        }
+        return [] if done.get(one.interrupt_type) else [asked[one.interrupt_type]]
+
+    kind = {"steer": "message"}.get(one.interrupt_type, one.interrupt_type)
+    body = {"chars": len(one.text)} if kind == "message" else {"reason": one.text}
+    ask = _Ask(kind, by, body | {"target_step": one.step}, inputs)
+    return await _ask(db, tenant_id, run_id, ask, actor)
 
 
 async def effects_resolved_in(

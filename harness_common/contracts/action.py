@@ -110,6 +110,8 @@ class Reader:
     synonyms: Mapping[str, str] | None = None
     hedges: tuple[str, ...] = ()
     default_confidence: float = 0.7
+    hidden: frozenset[str] = frozenset()
+    """Names that mean no other tool, although they are not in the whitelist now."""
 
     def read(self, text: str) -> Action:
         """Read an answer; raises `Unreadable` and `Illegal`."""
@@ -162,7 +164,7 @@ class Reader:
         known = (*self.names, RESPOND)
         if said in known:
             return str(said)
-        if not isinstance(said, str):
+        if not isinstance(said, str) or said in self.hidden:
             return None
         synonyms = {**dict.fromkeys(_RESPONDS, RESPOND), **(self.synonyms or {})}
         match = find_name(said, known, synonyms)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from harness_common.contracts.skill import pins_in
+from harness_common.contracts.flow import conforming
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tokens import BYTES_PER_TOKEN
 from harness_common.core.tool_call import CallStatus
@@ -126,6 +127,7 @@ async def _side_by_side(
 
 
 def _result(ctx: StepContext, outcomes: list[CallOutcome]) -> StepResult:
+    outcomes = [o if o.wait is not None else conforming(o) for o in outcomes]
     ended = tuple(o for o in outcomes if o.wait is None)
     unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
     if unknown:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from harness_api.cli.main import run
-from harness_api.client import AsyncClient
+from harness_api.client import ApiError, AsyncClient
 from harness_common.core.guidance import Guidance
 from harness_common.core.ids import decode
 from harness_common.store.repairs import keep_repairs
@@ -113,3 +113,20 @@ async def test_the_command_line(url, tenant, play, db, monkeypatch, capsys, tmp_
     code, _, err = await call("runs", "submit", "a", "hi", "--output-schema", bad)
     assert code == 1
     assert "OUTPUT_SCHEMA_INVALID" in err
+
+
+async def test_only_the_step_that_is_meant_is_interrupted(client, play):
+    run_ = await client.runs.create("a", "hi")
+    with pytest.raises(ApiError) as refused:
+        await client.runs.interrupt(run_.id, "pause", step=2)
+    assert (refused.value.status, refused.value.error_code) == (409, "OTHER_STEP")
+    assert not (await client.runs.get(run_.id)).pause_requested
+    with pytest.raises(ApiError, match="text"):
+        await client.runs.interrupt(run_.id, "steer", step=1)
+    await client.runs.interrupt(run_.id, "steer", step=1, text="only March")
+    assert (await client.runs.interrupt(run_.id, "pause", step=1)).status == "paused"
+    assert (await client.runs.interrupt(run_.id, "pause", step=1)).status == "paused"
+    assert (await client.runs.interrupt(run_.id, "cancel", step=1)).status == "cancelled"
+    with pytest.raises(ApiError) as refused:
+        await client.runs.interrupt(run_.id, "cancel", step=1)
+    assert refused.value.error_code == "RUN_OVER"

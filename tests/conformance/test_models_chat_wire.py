@@ -211,6 +211,17 @@ def test_the_request():
     }
 
 
+def test_a_schema_of_the_answer_is_sent_where_there_is_a_json_mode():
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    request = replace(ASK, tools=(), answer_schema=schema)
+    form = {"name": "answer", "schema": schema}
+    wanted = {"type": "json_schema", "json_schema": form}
+    assert sent(request)["body"]["response_format"] == wanted
+    assert "response_format" not in sent(ASK)["body"]
+    own = replace(request, options={"response_format": {"type": "json_object"}})
+    assert sent(own)["body"]["response_format"] == {"type": "json_object"}
+
+
 def test_sampling_is_left_out_for_models_that_refuse_it():
     request = replace(ASK, temperature=0.0, options={"top_p": 1})
     assert {"temperature", "top_p"}.isdisjoint(sent(request, "gpt-5-mini")["body"])

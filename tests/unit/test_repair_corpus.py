@@ -22,11 +22,16 @@ from harness_worker.tools.validate import schema_problems, validate_arguments
 
 FILES = sorted((Path(__file__).parent.parent / "corpus" / "repairs").glob("*.json"))
 CASES = [
-    pytest.param(found["reads"], case, id=f"{path.stem}: {case['name']}")
+    (path.stem, found["reads"], case)
     for path in FILES
     for found in [json.loads(path.read_text())]
     for case in found["cases"]
 ]
+
+
+def named(found):
+    """Name a case for the report."""
+    return f"{found[0]}: {found[2]['name']}"
 
 
 def a_tool(name, effect, required, **fields):
@@ -82,13 +87,14 @@ def terms_for(reads):
 
 def read(reads, case):
     said = case["said"]
+    block: Text | ToolUse
     if reads == "arguments":
         raw = said if isinstance(said, str) else None
-        content = (ToolUse("c", case["tool"], {} if raw is not None else said, raw),)
+        block = ToolUse("c", case["tool"], {} if raw is not None else said, raw)
     else:
-        content = (Text(said),)
+        block = Text(said)
     finish = case.get("finish", "tool_calls" if reads == "arguments" else "stop")
-    answer = ChatResult(Message("assistant", content), Usage(), finish, "x")
+    answer = ChatResult(Message("assistant", (block,)), Usage(), finish, "x")
     return read_by(terms_for(reads), answer)
 
 
@@ -114,12 +120,12 @@ def value_of(reads, got):
 
 
 def test_the_corpus_is_large_and_has_both_sorts():
-    wants = [case.values[1]["want"] for case in CASES]
+    wants = [case["want"] for _, _, case in CASES]
     assert len(wants) >= 120
     assert wants.count("refuse") >= 40
 
 
-@pytest.mark.parametrize(("reads", "case"), CASES)
+@pytest.mark.parametrize(("reads", "case"), [c[1:] for c in CASES], ids=map(named, CASES))
 def test_an_answer_is_read_as_it_was_meant(reads, case):
     got = read(reads, case)
     want = case["want"]
@@ -143,10 +149,10 @@ def test_an_answer_is_read_as_it_was_meant(reads, case):
     assert all(e.payload["repair_log"] for e in logged)
 
 
-READ = [c for c in CASES if c.values[1]["want"] != "refuse" and c.values[0] != "calls"]
+READ = [c for c in CASES if c[2]["want"] != "refuse" and c[1] != "calls"]
 
 
-@pytest.mark.parametrize(("reads", "case"), READ)
+@pytest.mark.parametrize(("reads", "case"), [c[1:] for c in READ], ids=map(named, READ))
 def test_the_record_replays_to_what_was_read(reads, case):
     got = read(reads, case)
     said = case["said"]

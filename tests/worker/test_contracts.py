@@ -217,16 +217,22 @@ async def test_an_illegal_action_is_refused_with_guidance(play, db, said, cause)
     assert (told["type"], told["payload"]["level"]) == ("answer.refused", 2)
 
 
-async def test_an_unsure_write_waits_for_a_person_and_an_unsure_read_does_not(play, db):
+@pytest.mark.parametrize(
+    ("effect", "status"), [("read", "succeeded"), ("write", "waiting_approval")]
+)
+async def test_an_unsure_write_waits_for_a_person_and_an_unsure_read_does_not(
+    play, db, effect, status
+):
     script = [act("look", {"q": "a"}, confidence=0.2), DIRECT, {"text": "ok"}]
-    for effect, status in (("read", "succeeded"), ("write", "waiting_approval")):
-        runtime, _ = await make(db, script, can={"tools": False}, tools=[a_look(effect)])
-        run_id = await play.start(created_by=await make_key(db, play.tenant_id))
-        run = await run_to_rest(runtime, play, run_id)
-        assert str(run.state.status) == status
-        doubted = await events(play, run_id, "answer.doubted")
-        assert doubted[0]["payload"]["why"] == "its confidence is 0.2, below 0.3"
-    assert run.state.waiting["calls"][0]["reasons"] == ["its confidence is 0.2, below 0.3"]
+    runtime, _ = await make(db, script, can={"tools": False}, tools=[a_look(effect)])
+    run_id = await play.start(created_by=await make_key(db, play.tenant_id))
+    run = await run_to_rest(runtime, play, run_id)
+    assert str(run.state.status) == status
+    (doubted,) = await events(play, run_id, "answer.doubted")
+    why = "its confidence is 0.2, below 0.3"
+    assert doubted["payload"]["why"] == why
+    if effect == "write":
+        assert run.state.waiting["calls"][0]["reasons"] == [why]
 
 
 async def test_a_hedge_makes_unsure_and_confirming_can_be_switched_off(play, db):

@@ -53,7 +53,8 @@ def has_marks(text: str) -> bool:
     """Tell whether a text has the marks of a tool call. Plain JSON has none, and what is quoted as
     code is no call.
     """
-    return _OPEN.search(_CODE.sub("", text)) is not None
+    found = _OPEN.search(text) is not None
+    return found and _OPEN.search(_CODE.sub("", text)) is not None
 
 
 def text_calls(text: str) -> list[TextCall]:

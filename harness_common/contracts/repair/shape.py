@@ -233,7 +233,7 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_IS: Final[dict[str, Callable[[Json], bool]]] = {
+_IS: Final[Mapping[str, Callable[[Json], bool]]] = {
     "null": lambda v: v is None,
     "boolean": lambda v: isinstance(v, bool),
     "string": lambda v: isinstance(v, str),

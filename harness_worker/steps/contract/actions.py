@@ -50,6 +50,7 @@ def _reader(terms: Terms) -> Reader:
         spec.synonyms,
         spec.hedges,
         spec.default_confidence,
+        terms.hidden,
     )
 
 

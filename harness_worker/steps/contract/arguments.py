@@ -103,6 +103,8 @@ def repair_call(
     """
     log = Log()
     spec = terms.tools.get(use.name)
+    if spec is None and use.name in terms.hidden:
+        return use, []
     if spec is None:
         match = find_name(use.name, terms.tools, terms.spec.synonyms)
         if match is None:

@@ -24,6 +24,8 @@ class Terms:
     """Those that the model is shown."""
     step: int
     output_schema: Json = None
+    hidden: frozenset[str] = frozenset()
+    """Tools of the agent that the model is not shown now: their names mean no other tool."""
     by_actions: bool = False
     """Whether the model asks for tools by the action schema."""
     answering: bool = False
@@ -54,6 +56,7 @@ def terms_of(ctx: StepContext, can: Capabilities, tools: Sequence[ToolSpec]) -> 
         tools={t.name: t for t in tools},
         step=ctx.number,
         output_schema=ctx.spec.output_schema,
+        hidden=frozenset(ctx.spec.tools) - {t.name for t in tools},
         by_actions=asks_by_text and bool(tools) and not answering,
         answering=answering,
         memo=memo,
