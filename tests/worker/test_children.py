@@ -214,7 +214,7 @@ async def test_a_cancel_reaches_children_and_their_children(play, db):
 
 @pytest.mark.parametrize(("reason", "cap"), [("token", "max_tokens"), ("cost", "max_cost_usd")])
 async def test_a_child_that_uses_up_the_shared_budget_ends_its_parent(play, db, reason, cap):
-    """Nobody goes on with a budget that is gone: the reason goes up, whatever the model would do."""
+    """Nobody goes on with a budget that is gone: the reason goes up, whatever the model wants."""
     runtime = await make_runtime(db, tools=[spawn()])
     caps = {"max_tokens": {"max_tokens": 30}, "max_cost_usd": {"max_cost_usd": 1.0}}[cap]
     parent, ctx = await parent_at_spawn(play, runtime, calls=2, **caps)
