@@ -8,7 +8,7 @@ run of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,13 +50,17 @@ def acting(memo: Mapping[str, Json], name: str, version: int) -> Acting:
     return Acting(*found) if found else Acting(name, version)
 
 
-def handed_over(now: Acting, outcomes: Sequence[CallOutcome], step: int) -> Guidance:
-    """Hand the run over when a `transfer_to_…` call of this step worked: the first one counts."""
+def handed_over(
+    now: Acting, handoffs: Collection[str], outcomes: Sequence[CallOutcome], step: int
+) -> Guidance:
+    """Hand the run over when a transfer to one of `handoffs` worked: the first one counts."""
     for outcome in outcomes:
-        if not outcome.name.startswith(TRANSFER) or outcome.status is not CallStatus.SUCCEEDED:
+        name = outcome.name.removeprefix(TRANSFER)
+        is_transfer = outcome.name.startswith(TRANSFER) and name in handoffs
+        if not is_transfer or outcome.status is not CallStatus.SUCCEEDED:
             continue
         assert outcome.tool_version is not None
-        name, version = outcome.name.removeprefix(TRANSFER), int(outcome.tool_version)
+        version = int(outcome.tool_version)
         event = Event(
             ev.RUN_HANDED_OFF,
             {

@@ -13,6 +13,7 @@ are given more patience, and work through a list of numbers that finds nothing i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -34,6 +35,7 @@ _ROUNDS: Final = 12
 _CALLS_OF_A_ROUND: Final = 4
 _CHARS: Final = 1_500
 _PERIODS: Final = (2, 3)
+_NAME: Final = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ _WHAT: Final = {
 def _spoken(found: _Found, tools: Sequence[str], kept: Mapping[str, Json], step: int) -> Guidance:
     what = _WHAT[found.guard].format(n=found.rounds)
     payload: dict[str, Json] = {"guard": str(found.guard), "rounds": found.rounds, "tools": tools}
-    named = ", ".join(tools)[:200]
+    named = ", ".join(t if _NAME.fullmatch(t) else "a tool that there is not" for t in tools)[:200]
     if found.stops:
         error = {
             "category": "permanent",

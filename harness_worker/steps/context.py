@@ -42,3 +42,11 @@ class StepContext:
     def number(self) -> int:
         """Return the number of this step, 1 for the first."""
         return self.run.state.step + 1
+
+    @property
+    def is_last_answer(self) -> bool:
+        """Tell whether the run may take no answer after the one of this step: to ask for another
+        would only take away the one it has.
+        """
+        state = self.run.state
+        return state.turn + 1 >= state.limits.max_turns

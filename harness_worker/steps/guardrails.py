@@ -127,7 +127,8 @@ class Rails:
             finding = await self._check(rail, message.text(), "output")
             if finding is None:
                 continue
-            said = on_output(finding, asked, rails.ask_again_max, self.ctx.number)
+            most = 0 if self.ctx.is_last_answer else rails.ask_again_max
+            said = on_output(finding, asked, most, self.ctx.number)
             self.said.append(said)
             if said.stop is not None:
                 message = with_text(message, WITHHELD)

@@ -12,4 +12,4 @@ from harness_worker.steps.context import StepContext
 
 def hand_over(ctx: StepContext, outcomes: Sequence[CallOutcome]) -> Guidance:
     """Hand the run to the agent that a call of this step names."""
-    return handed_over(ctx.run.acting, outcomes, ctx.number)
+    return handed_over(ctx.run.acting, ctx.spec.handoffs, outcomes, ctx.number)

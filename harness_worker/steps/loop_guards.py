@@ -115,6 +115,6 @@ def watch_answer(ctx: StepContext, request: ChatRequest, answer: ModelAnswered) 
     """Ask a model that gives up at once to go on."""
     del request
     is_final = answer.finish in {"stop", "tool_calls"} and not answer.message.has_tool_uses()
-    if not is_final or not ctx.spec.loop_guards.give_up:
+    if not is_final or not ctx.spec.loop_guards.give_up or ctx.is_last_answer:
         return NOTHING
     return ask_to_go_on(ctx.run.state.memo, ctx.messages, answer.message, ctx.number)

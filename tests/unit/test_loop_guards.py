@@ -63,7 +63,7 @@ def test_the_place_of_a_placeholder_is_named() -> None:
     assert found.field == "items[1].id"
 
 
-def _warned(memo: dict[str, Any] | None = None, **used: float) -> Guidance:
+def _warned(memo: dict[str, Any] | None = None, **used: Any) -> Guidance:
     given: dict[str, Any] = {"turns": 0, "tokens": 0, "cost_usd": 0.0} | used
     limits = Limits(max_turns=20, max_tokens=1000, max_cost_usd=1.0)
     return warn(memo or {}, limits, at=0.8, step=4, **given)
@@ -80,7 +80,7 @@ def _warned(memo: dict[str, Any] | None = None, **used: float) -> Guidance:
         ({"turns": 20, "tokens": 1000, "cost_usd": 1.0}, []),
     ],
 )
-def test_a_model_is_warned_of_what_is_nearly_used_up(used: dict[str, float], named: list[str]):
+def test_a_model_is_warned_of_what_is_nearly_used_up(used: dict[str, Any], named: list[str]):
     said = _warned(**used)
     assert [e.payload["budget"] for e in said.events] == named
     assert len(said.messages) == bool(named)

@@ -216,14 +216,20 @@ async def test_a_cancel_reaches_children_and_their_children(play, db):
 async def test_a_child_that_uses_up_the_shared_budget_ends_its_parent(play, db, reason, cap):
     """Nobody goes on with a budget that is gone: the reason goes up, whatever the model wants."""
     runtime = await make_runtime(db, tools=[spawn()])
-    caps = {"max_tokens": {"max_tokens": 30}, "max_cost_usd": {"max_cost_usd": 1.0}}[cap]
+    caps: dict[str, Any] = {
+        "max_tokens": {"max_tokens": 30},
+        "max_cost_usd": {"max_cost_usd": 1.0},
+    }[cap]
     parent, ctx = await parent_at_spawn(play, runtime, calls=2, **caps)
     await tools.run(ctx)
     first, second = await children_of(play, parent)
     await play.step(second["id"], say("cheap"))
     spender = say(tools=["look"])
     share = Limits.from_json(first["limits"])
-    used = {"max_tokens": {"output_tokens": share.max_tokens}, "max_cost_usd": {"cost_usd": 0.5}}
+    used: dict[str, Any] = {
+        "max_tokens": {"output_tokens": share.max_tokens},
+        "max_cost_usd": {"cost_usd": 0.5},
+    }
     await play.step(first["id"], replace(spender, **used[cap]))
     assert (await play.read(first["id"])).state.stop_reason == f"{reason}_budget_exceeded"
     done = await tools.run(ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ async def test_another_agent_may_be_the_judge(play, db, verdict, ends):
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install a package with guardrails, as a worker would find it."""
     (tmp_path / "rails_of_acme.py").write_text(
         "from harness_common.contracts.guardrails import RailVerdict\n"

@@ -57,7 +57,16 @@ async def team(play: Play, db: Any, **first: Any) -> tuple[Runtime, list[ChatReq
 
 async def transfer(runtime: Runtime, play: Play, run_id: UUID, to: str) -> dict[str, Any]:
     """Let the model ask for a transfer and run it; return its ledger row."""
-    await play.step(run_id, asks((f"transfer_to_{to}", {"reason": "it is about money"})))
+    return await transfer_row(
+        runtime, play, run_id, f"transfer_to_{to}", reason="it is about money"
+    )
+
+
+async def transfer_row(
+    runtime: Runtime, play: Play, run_id: UUID, name: str, **args: Any
+) -> dict[str, Any]:
+    """Let the model make this call; return its ledger row."""
+    await play.step(run_id, asks((name, args)))
     return (await work(runtime, play, run_id))[-1]
 
 
@@ -192,3 +201,17 @@ async def test_an_agent_as_a_tool_works_in_a_run_of_its_own(play, db):
     row = (await work(runtime, play, run_id))[-1]
     assert (row["status"], row["result"]) == ("succeeded", "x")
     assert (await play.read(run_id)).state.next_kind == "model"
+
+
+async def test_a_tool_of_the_worker_that_is_called_like_a_transfer_is_none(play, db):
+    async def pay(ctx: Any, **args: Any) -> str:
+        del ctx, args
+        return "100 EUR moved"
+
+    tool = a_tool("transfer_to_savings", "read", pay, version="2.1")
+    runtime = await make_runtime(db, tools=[tool])
+    await put(play, "a", 2, tools=("transfer_to_savings",))
+    run_id = await play.start("save 100")
+    row = await transfer_row(runtime, play, run_id, "transfer_to_savings")
+    assert (row["status"], row["result"]) == ("succeeded", "100 EUR moved")
+    assert (await play.read(run_id)).acting.name == "a"

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from harness_common.contracts.model import ChatRequest, ChatResult, Usage
 from harness_common.core.errors import NotFound
 from harness_common.core.hints import is_hint
-from harness_common.core.message import ToolResult
+from harness_common.core.message import Message, Text, ToolResult
 from harness_common.core.run import Status
 from harness_worker.runtime import Runtime
 from tests.store.play import Play, say, sql
+from tests.worker.runtime import FakeModels, say_nothing
 from tests.worker.tool_steps import a_tool, a_worker, asked, asks, events, work
 
 
@@ -21,6 +25,15 @@ async def set_spec(play: Play, key: str, value: str) -> None:
         f"UPDATE agents SET spec = jsonb_set(spec, '{{{key}}}', cast(:v AS jsonb))",
         v=value,
     )
+
+
+class Sorry(FakeModels):
+    """A registry whose models give up."""
+
+    async def chat(self, request: ChatRequest, on_delta: Any = None) -> ChatResult:
+        del request, on_delta
+        message = Message("assistant", (Text("Sorry, it failed."),))
+        return ChatResult(message, Usage(), "stop", "fake/x")
 
 
 def missing(ran: list[int]) -> Any:
@@ -139,3 +152,22 @@ async def test_a_run_is_warned_of_its_budget_once(play, db):
     assert event["payload"]["budget"] == "turns"
     await play.step(run_id, say("done in time"))
     assert (await play.read(run_id)).state.status is Status.SUCCEEDED
+
+
+@pytest.mark.parametrize(("max_turns", "asked_again"), [(5, True), (2, False)])
+async def test_a_model_that_gives_up_is_asked_to_go_on_while_it_may(
+    play, db, max_turns, asked_again
+):
+    """At its cap it keeps the answer that it has, rather than none."""
+    runtime = await a_worker(db, [missing([])])
+    run_id = await asked(play, ("look", {"x": "a"}), max_turns=max_turns)
+    await work(runtime, play, run_id)
+    models: Any = Sorry(say_nothing)
+    runtime.models = models
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert state.status is (Status.RUNNING if asked_again else Status.SUCCEEDED)
+    assert bool(await events(play, run_id, "guard.")) is asked_again
+    if asked_again:
+        await work(runtime, play, run_id)
+        assert (await play.read(run_id)).state.output == "Sorry, it failed."
