@@ -113,7 +113,7 @@ async def _build_ms(*contexts):
     """Build the prompts in turns, so that noise hits all of them; the least of many is the time
     that it takes.
     """
-    took_ms = [[] for _ in contexts]
+    took_ms: list[list[float]] = [[] for _ in contexts]
     for _ in range(60):
         for ctx, of in zip(contexts, took_ms, strict=True):
             model = ctx.runtime.models.get(ctx.spec.model)
