@@ -74,6 +74,17 @@ def _answered(payload: Payload, took: str) -> str:
     return f"{text}  asks for {short(', '.join(map(str, asks)))}" if asks else text
 
 
+def _full(payload: Payload, _: str) -> str:
+    who = "the provider refuses" if payload.get("why") == "provider" else "the limit is passed by"
+    return f"full   {who} a prompt of {payload.get('tokens')} tokens"
+
+
+def _compacted(payload: Payload, took: str) -> str:
+    size = f"{payload.get('tokens_before')} → {payload.get('tokens_after')} tokens"
+    text = f"compact  {payload.get('covers')} messages {short(str(payload.get('how')))}  {size}"
+    return f"{text}  {took}".rstrip()
+
+
 def _tool(payload: Payload, _: str) -> str:
     state = payload.get("status", "")
     if payload.get("error_type"):
@@ -355,6 +366,8 @@ _TELL: Mapping[str, Callable[[Payload, str], str]] = {
         f"{short(str(payload.get('why')))}"
         + (", so a person is asked" if payload.get("confirm") else "")
     ),
+    ev.CONTEXT_FULL: _full,
+    ev.CONTEXT_COMPACTED: _compacted,
     ev.TOOL_STARTED: _tool_started,
     ev.TOOL_PROGRESS: _tool_progress,
     ev.TOOL_COMPLETED: _tool,

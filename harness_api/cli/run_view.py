@@ -174,6 +174,9 @@ def _what(step: Step) -> str:
         model = short(step.model or "")
         labelled = SCRIPTED in model.split("/")
         return f"{model}{'' if labelled else scripted(step.scripted)} → {step.finish or ''}"
+    if (done := step.compaction) is not None:
+        size = f"{done.tokens_before} → {done.tokens_after} tokens"
+        return f"{done.covers} messages {done.how}, {size}"
     return "; ".join(f"{t.call} {t.tool} {t.error_type or t.status} {ms(t.ms)}" for t in step.tools)
 
 

@@ -18,6 +18,7 @@ from harness_api.schemas.runs import (
     CheckpointView,
     MessageView,
     RunTree,
+    StepCompaction,
     StepTokens,
     StepTool,
     StepView,
@@ -84,6 +85,9 @@ def _step(row: Row, answer: dict[str, Any], calls: list[Row], failed: int) -> St
             )
             for c in calls
         ],
+        compaction=StepCompaction(**{k: answer[k] for k in StepCompaction.model_fields})
+        if "covers" in answer
+        else None,
     )
 
 

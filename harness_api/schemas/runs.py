@@ -283,6 +283,15 @@ class StepTool(Output):
     error_type: str | None
 
 
+class StepCompaction(Output):
+    """What a compaction did: how, for how many messages, and the tokens of the conversation."""
+
+    how: str
+    covers: int
+    tokens_before: int
+    tokens_after: int
+
+
 class StepView(Output):
     """One committed step: what it was, who did it, how long it took and what it cost."""
 
@@ -301,6 +310,7 @@ class StepView(Output):
     cost_usd: float | None
     scripted: bool
     tools: list[StepTool]
+    compaction: StepCompaction | None
 
 
 class AttemptView(Output):

@@ -28,24 +28,27 @@ def rounds(shown: Sequence[Shown]) -> list[int]:
 
     A round begins with the words of a user that lead to an answer, or with the answer; what was
     never answered yet is the last round. An answer that goes on after a pause belongs to the round
-    of the first part.
+    of the first part, if the provider's own material is in that: the rest of it may be in this.
     """
     starts: list[int] = []
     asked = False  # the round has words of a user and no answer yet
     for i, one in enumerate(shown):
         role = one.message.role
-        before = shown[i - 1].message.role if i else None
         if role == "user" and not is_summary(one.message):
             if not asked:
                 starts.append(i)
             asked = True
         elif role == "assistant":
-            if not asked and before != "assistant":
+            if not asked and not (i and _goes_on(shown[i - 1])):
                 starts.append(i)
             asked = False
         elif not starts:
             starts.append(i)
     return starts
+
+
+def _goes_on(one: Shown) -> bool:
+    return one.message.role == "assistant" and one.message.extra is not None
 
 
 @dataclass(frozen=True, slots=True)

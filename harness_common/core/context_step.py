@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -36,6 +37,11 @@ def context_full(state: RunState, full: ContextFull, number: int) -> Transition:
     memo[FULL] = {**told, "turn": state.turn}
     nxt = replace(state, next_kind=COMPACT, memo=memo)
     return Transition(nxt, (Event(ev.CONTEXT_FULL, told, number),))
+
+
+def without_full(memo: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return a memo without the reason for a compaction: the turn is over."""
+    return {k: v for k, v in memo.items() if k != FULL} if FULL in memo else memo
 
 
 def was_full(state: RunState) -> str | None:

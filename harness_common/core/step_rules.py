@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from harness_common.core import events as ev
 from harness_common.core.approval_rules import asked_events, needs_people, queued, undecided
 from harness_common.core.budget import exceeded
-from harness_common.core.context_step import compacted, context_full
+from harness_common.core.context_step import compacted, context_full, without_full
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
 from harness_common.core.events import Event
@@ -170,7 +170,7 @@ def _model_answered(
         cost_usd=state.cost_usd + answer.cost_usd,
         next_kind=said.next_kind or (TOOLS if uses else MODEL),
     )
-    nxt = replace(nxt, memo=remembered(nxt.memo, said))
+    nxt = replace(nxt, memo=remembered(without_full(nxt.memo), said))
     recorded = (
         Event(ev.MODEL_ANSWERED, _answer_summary(answer, nxt.turn), number),
         *said.events,

@@ -209,7 +209,9 @@ async def read_checkpoints(
 async def read_answers(
     db: Database, tenant_id: UUID, run_id: UUID, *, steps: Sequence[int]
 ) -> dict[int, Row]:
-    """Return the payload of the event `model.answered` of those steps that have one."""
+    """Return the payload of the event `model.answered`, or `context.compacted`, of those steps that
+    have one.
+    """
     if not steps:
         return {}
     async with db.tenant_transaction(tenant_id) as conn:

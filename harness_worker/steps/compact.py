@@ -33,6 +33,8 @@ from harness_worker.steps.registry import registry_of
 from harness_worker.steps.session_memory import remembered
 from harness_worker.steps.summary_call import SummaryCalls
 
+_SUMMARY_SHARE: Final = 0.2
+"""How much of the room a summary may take, however long the agent lets it be."""
 _KEPT_SHARE: Final = 0.5
 """How much of the room the rounds that stay may take: the rest is for what comes."""
 _REFUSED_SHARE: Final = 0.6
@@ -40,7 +42,7 @@ _REFUSED_SHARE: Final = 0.6
 _PIECE_SHARE: Final = 0.7
 """The most of the summarising model's window that one piece may take; an estimate may be off."""
 _MOST_PIECE_TOKENS: Final = 60_000
-_LEAST_TOKENS: Final = 200
+_LEAST_TOKENS: Final = 100
 _GAIN: Final = 0.95
 _TRIMMED: Final = "Done:\n- (older rounds were left out, as this agent's rules say)"
 
@@ -54,14 +56,19 @@ async def run(ctx: StepContext) -> Compacted:
     if ctx.run.overrides.get("recorded"):
         return await recorded_compaction(ctx)
     shown, full = await Rails(ctx).rewritten(shown_of(ctx)), ctx.run.state.memo[FULL]
+    room_tokens = _room_tokens(ctx, full)
+    summary_tokens = min(
+        ctx.spec.context.summary_tokens, max(_LEAST_TOKENS, int(room_tokens * _SUMMARY_SHARE))
+    )
     cut = choose_cut(
         shown,
         rounds_kept=ctx.spec.context.rounds_kept,
-        target_tokens=_target_tokens(ctx, full),
+        # A summary, and as much again of what users said.
+        target_tokens=max(_LEAST_TOKENS, int((room_tokens - 2 * summary_tokens) * _KEPT_SHARE)),
         reads=await _reads(ctx),
     )
     before = messages_tokens(one.message for one in shown)
-    calls = SummaryCalls(ctx)
+    calls = SummaryCalls(ctx, summary_tokens)
     older = [edited(one, cut.stale) for one in shown[: cut.at]]
     if cut.edits or any(not is_summary(one.message) for one in older):
         result = await _compacted(ctx, calls, shown, older, cut)
@@ -80,14 +87,12 @@ async def run(ctx: StepContext) -> Compacted:
     return calls.charged(Compacted("nothing", tokens_before=before, tokens_after=before))
 
 
-def _target_tokens(ctx: StepContext, full: Json) -> int:
-    """Return how much the rounds that stay may take, in estimated tokens."""
-    rules = ctx.spec.context
+def _room_tokens(ctx: StepContext, full: Json) -> int:
+    """Return how much a conversation may take beside system text and tools, as we estimate."""
     ratio = ctx.runtime.context.calibration.ratio(ctx.spec.model)
     refused = full["why"] == "provider"
     limit = full["tokens"] * _REFUSED_SHARE if refused else full["limit"]
-    room = (limit - full["fixed"]) / ratio - 2 * rules.summary_tokens
-    return max(_LEAST_TOKENS, int(room * _KEPT_SHARE))
+    return max(0, int((limit - full["fixed"]) / ratio))
 
 
 async def _reads(ctx: StepContext) -> frozenset[str]:
@@ -108,7 +113,7 @@ async def _compacted(
     cut: Cut,
 ) -> Compacted:
     """Write the summary, and work out what is shown with it."""
-    summary_tokens, tenant_id = ctx.spec.context.summary_tokens, ctx.run.tenant_id
+    summary_tokens, tenant_id = calls.summary_tokens, ctx.run.tenant_id
     summary = await _summary(ctx, calls, older)
     kept = [one for one in shown[cut.at :] if not is_summary(one.message)]
     edits = _edits(shown, kept, cut)
@@ -164,8 +169,9 @@ async def _summary(ctx: StepContext, calls: SummaryCalls, older: Sequence[Shown]
     rules = ctx.spec.context
     if rules.strategy == "trim":
         return Summary(_TRIMMED, "trimmed")
-    extracted = Summary(extract(older, rules.summary_tokens), "extracted")
-    if rules.strategy == "extract" or all(is_summary(one.message) for one in older):
+    extracted = Summary(extract(older, calls.summary_tokens), "extracted")
+    size = messages_tokens(one.message for one in older if not is_summary(one.message))
+    if rules.strategy == "extract" or size < calls.summary_tokens:  # no model makes it shorter
         return extracted
     try:
         model = calls.model()
@@ -178,7 +184,7 @@ async def _summary(ctx: StepContext, calls: SummaryCalls, older: Sequence[Shown]
         [_cleaned(ctx, one) for one in older],
         calls.ask,
         piece_tokens=_piece_tokens(ctx, calls, model),
-        summary_tokens=rules.summary_tokens,
+        summary_tokens=calls.summary_tokens,
     )
 
 
@@ -188,7 +194,7 @@ def _piece_tokens(ctx: StepContext, calls: SummaryCalls, model: Model) -> int:
     window = model.capabilities.context_window_tokens
     window = rules.window(window) if calls.is_own else window
     ratio = max(1.0, ctx.runtime.context.calibration.ratio(calls.name))
-    room = int(window * _PIECE_SHARE / ratio) - rules.summary_tokens
+    room = int(window * _PIECE_SHARE / ratio) - calls.summary_tokens
     return max(_LEAST_TOKENS, min(_MOST_PIECE_TOKENS, room))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from harness_common.contracts.model import ChatRequest, Model, ToolDef
 from harness_common.core.context_prompt import Rendered, Section, assemble
@@ -16,6 +17,9 @@ from harness_worker.context.parts import keep_part, system_part, tools_part
 from harness_worker.steps.asking import Asked
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.sections import sections_of
+
+_LEAST_SHARE: Final = 0.1
+"""A conversation that takes less of the limit is not compacted: nothing would be gained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,9 @@ class Prompt:
         the provider knows.
         """
         if self.tokens <= self.limit or was_full(ctx.run.state) is not None:
+            return None
+        talk = self.tokens - self.calibrated(self.rendered.fixed_tokens)
+        if talk < self.limit * _LEAST_SHARE:  # it is the system text and the tools that are long
             return None
         return self.too_long("limit")
 

@@ -19,10 +19,14 @@ async def after_answer(ctx: StepContext, answer: ModelAnswered) -> str | None:
 async def remembered(ctx: StepContext, said: str) -> str:
     """Return the session's summary with what this run says of itself."""
     run = ctx.run
-    row = await ctx.runtime.db.fetch_one(
-        "session_memory", {"tenant_id": run.tenant_id, "run_id": run.id}
-    )
-    assert row is not None
+    if run.prev_run_id is None and ctx.first == 1 and ctx.messages:
+        before, asked = None, ctx.messages[0].text()  # the first run of its session: nothing to ask
+    else:
+        row = await ctx.runtime.db.fetch_one(
+            "session_memory", {"tenant_id": run.tenant_id, "run_id": run.id}
+        )
+        assert row is not None
+        before, asked = row["memory_summary"], row["input"]
     # Cleaned before it is cut: what stands for a secret may be longer than the secret.
-    asked, told = (redactor.clean(run.tenant_id, text) for text in (row["input"], said))
-    return session_summary(row["memory_summary"], encode("run", run.id), asked, told)
+    asked, said = (redactor.clean(run.tenant_id, text) for text in (asked, said))
+    return session_summary(before, encode("run", run.id), asked, said)

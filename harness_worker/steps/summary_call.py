@@ -18,6 +18,7 @@ class SummaryCalls:
     """Asks for summaries within one step."""
 
     ctx: StepContext
+    summary_tokens: int
     answered: str | None = None
     """The model that answered, as its provider names it; None as long as nobody was asked."""
     used: Usage = field(default_factory=Usage)
@@ -46,7 +47,7 @@ class SummaryCalls:
             model=self.name.partition("/")[2],
             messages=(user(question),),
             system=system,
-            max_tokens=spec.context.summary_tokens,
+            max_tokens=self.summary_tokens,
             first_token_timeout_s=spec.first_token_timeout_s,
             total_timeout_s=spec.model_timeout_s,
             options=options if self.is_own else {},

@@ -52,6 +52,7 @@ async def test_the_context_of_a_step(api, url, tenant, compacted, other_tenant):
         assert same.messages[0].kind == "summary"
         assert same.model_dump(mode="json") == found
         session = await client.sessions.get(encode("session", run.session_id))
+        assert session.memory_summary is not None
         assert session.memory_summary.endswith("→ All done.")
     # Who else asks is told that there is no such run.
     api.headers.update(other_tenant.headers("admin"))

@@ -73,8 +73,11 @@ def test_a_round_is_what_led_to_an_answer_the_answer_and_its_results():
 
 
 def test_an_answer_that_goes_on_after_a_pause_stays_with_its_first_part():
-    said = [user("one"), ask(1), ask(2), user("two"), ask(3)]
+    material = {"signature": "abc"}
+    said = [user("one"), ask(1, thinking=material), ask(2), user("two"), ask(3)]
     assert rounds(numbered(said)) == [0, 3]
+    said = [user("one"), ask(1), ask(2), ask(3)]  # nothing that belongs together
+    assert rounds(numbered(said)) == [0, 2, 3]
 
 
 roles = st.lists(

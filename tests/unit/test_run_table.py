@@ -33,6 +33,8 @@ from harness_common.core.rules import SUSPECT_DEATHS, TABLE, advance
 from harness_common.core.run import TERMINAL, RunState, Status, content, holds_slot, wake_at
 from harness_common.core.step import (
     CallOutcome,
+    Compacted,
+    ContextFull,
     Failure,
     ModelAnswered,
     StepCancelled,
@@ -312,6 +314,7 @@ def test_after_a_cancel_the_result_is_kept_and_the_run_ends(name):
         assert done.state.step == 4
         assert done.proposed == bool(result.message.tool_uses())
     else:
+        assert not isinstance(result, ContextFull | Compacted)  # tests/unit/test_context_step.py
         assert done.outcomes == result.outcomes
 
 

@@ -190,6 +190,15 @@ class StepTool(View):
     error_type: str | None = None
 
 
+class StepCompaction(View):
+    """What a compaction did."""
+
+    how: str
+    covers: int
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
 class Step(View):
     """One committed step."""
 
@@ -208,6 +217,7 @@ class Step(View):
     cost_usd: float | None = None
     scripted: bool = False
     tools: tuple[StepTool, ...] = ()
+    compaction: StepCompaction | None = None
 
 
 class FailedAttempt(View):
