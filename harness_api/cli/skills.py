@@ -41,7 +41,7 @@ def apply(
     if (file is None) == (plugin is None):
         raise Invalid("give either a FILE or --plugin", code="USAGE", field="FILE")
     if plugin is not None:
-        skill_name, spec = _of_plugin(plugin, name)
+        skill_name, spec = of_plugin(plugin, name)
     else:
         assert file is not None
         skill_name, spec = read_agent_file(file, name)
@@ -55,7 +55,7 @@ def apply(
         say(f"warning: {warning}")
 
 
-def _of_plugin(plugin: str, name: str | None) -> tuple[str, dict[str, Any]]:
+def of_plugin(plugin: str, name: str | None) -> tuple[str, dict[str, Any]]:
     """Read a skill that an installed plugin offers; raises `Invalid`."""
     from harness_common.plugins import discover
     from harness_common.settings import settings

@@ -57,7 +57,16 @@ async def test_every_route_under_v1_refuses_a_request_without_a_key(app, api):
         if not getattr(route, "path", "").startswith("/v1"):
             continue
         path = route.path.replace("{name}", "a").replace("{version}", "1")
-        for part in ("run", "session", "artifact", "key", "approval", "webhook", "delivery"):
+        for part in (
+            "run",
+            "session",
+            "artifact",
+            "key",
+            "approval",
+            "webhook",
+            "delivery",
+            "memory",
+        ):
             kind = "api_key" if part == "key" else part
             shown = encode(kind, UUID(int=7))
             path = path.replace(f"{{{part}_id}}", shown)

@@ -35,6 +35,8 @@ LISTS = [
     "webhooks",
     "sessions",
     "schedules",
+    "skills",
+    "memories",
     "api-keys",
     "audit",
 ]
@@ -59,6 +61,10 @@ async def owned(api, play, db, config, tenant):
     other = (await api.post("/v1/runs", json={"agent": "mine", "input": "only mine"})).json()
     await waiting(play, asks(0), run_id=decode("run", other["id"]))
     (approval,) = (await api.get("/v1/approvals")).json()["data"]
+    skill = {"description": "only mine", "prompt": "only mine"}
+    await api.post("/v1/skills", json={"name": "mine", "spec": skill})
+    fact = {"namespace": "mine", "text": "only mine"}
+    fact = (await api.post("/v1/memories", json=fact)).json()
     await api.put("/v1/mcp-servers/mine", json={"url": "https://only-mine.test/"})
     schedule = {"name": "mine", "when": {"every_s": 3600}}
     schedule["run"] = {"agent": "mine", "input": "only mine"}
@@ -84,6 +90,7 @@ async def owned(api, play, db, config, tenant):
         "schedule": "mine",
         "server": "mine",
         "tool": "mine",
+        "memory_id": fact["id"],
         "approval_id": approval["id"],
         "webhook_id": hook["id"],
         "delivery_id": (await api.post(f"/v1/webhooks/{hook['id']}/test")).json()["id"],

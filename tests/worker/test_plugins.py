@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from harness_api.cli.main import run
+from harness_api.cli.skills import of_plugin
 from harness_common.blobs.registry import blobs_of
 from harness_common.core.errors import Invalid
 from harness_common.embeddings.registry import embedder_of
@@ -148,6 +149,15 @@ async def test_the_settings_say_which_are_loaded(folder):
     assert [p.plugin is not None for p in discover(("acme",))] == [True, False]
     assert "left out" in discover(("acme",))[1].problem
     assert "pkg_crashes" not in sys.modules
+
+
+def test_a_skill_of_a_plugin_can_be_applied(folder):
+    put(folder, "acme", GOOD)
+    offered = ("acme-audit", {"description": "Audits.", "prompt": "Look up every key."})
+    assert of_plugin("acme", None) == of_plugin("acme", "acme-audit") == offered
+    for plugin, name in (("acme", "other"), ("nobody", None)):
+        with pytest.raises(Invalid):
+            of_plugin(plugin, name)
 
 
 def test_the_command_lists_what_is_installed_here(folder, capsys):
