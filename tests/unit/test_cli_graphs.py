@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.fakes.harness_server import Answer
+from harness_api.cli.narrate import Narrator
+from harness_api.client import Event
+from tests.fakes.harness_server import AT, Answer
 from tests.unit.test_cli import harness, server
 
 __all__ = ["harness", "server"]
@@ -55,3 +57,22 @@ def test_every_fault_of_a_graph_is_told(server, harness, tmp_path):
     assert done.code == 1
     assert "/graph/nodes/a: one" in done.err
     assert "  /graph/nodes/b: two" in done.err
+
+
+def test_follow_says_what_becomes_of_nodes():
+    told = Narrator()
+    for kind, payload, expected in (
+        ("started", {"node": "a", "items": 3}, "node   a  begins  3 items"),
+        ("progress", {"node": "a", "done": 1, "of": 3}, "node   a  1 of 3 items"),
+        (
+            "retried",
+            {"node": "a", "item": 2, "error": {"code": "X", "message": "no"}},
+            "node   a item 2  failed (X: no), is tried again",
+        ),
+        ("completed", {"node": "a", "visit": 2}, "node   a (visit 2)  completed"),
+        ("skipped", {"node": "s/b"}, "node   s/b  skipped"),
+    ):
+        event = Event.model_validate(
+            {"seq": 1, "type": f"node.{kind}", "at": AT, "payload": payload}
+        )
+        assert told.line(event) == expected

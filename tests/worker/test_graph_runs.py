@@ -27,6 +27,7 @@ from harness_common.core.run import Status
 from harness_common.settings import Settings
 from harness_common.store.audit import Actor
 from harness_common.store.policies import TENANT, put_policy
+from harness_common.store.run_reads import read_answers
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.service import tick
 from harness_worker.scheduler.wake import WakeLoop
@@ -549,6 +550,8 @@ async def test_what_model_nodes_take_is_reserved_and_counts_for_the_day(play, db
     run_id = await play.start("x")
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     assert len(reserved) == 2
+    answers = await read_answers(db, play.tenant_id, run_id, steps=[2])
+    assert (answers[2]["input_tokens"], answers[2]["output_tokens"]) == (14, 6)
     assert all(2 * 1024 < r < 2 * 1024 + 20 for r in reserved)  # the most that two answers take
     row = await account(play)
     assert (row["tokens"], row["reserved_tokens"]) == (20, 0)
