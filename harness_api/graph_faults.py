@@ -28,7 +28,10 @@ async def check_graph(db: Database, tenant_id: UUID, spec: AgentSpec) -> None:
         for name, place in unknown_ends(spec.graph)
     ]
     if not found:
-        found = faults(compiled(spec.graph))
+        try:
+            found = faults(compiled(spec.graph))
+        except RecursionError:
+            found = [Fault("/graph", "TOO_DEEP", "a value is nested too deep")]
     found += await _unknown_tools(db, tenant_id, spec)
     if found:
         _refuse(found[:MOST_FAULTS])

@@ -59,7 +59,8 @@ def kept_calls(client: Client, run_id: str) -> tuple[str, ...]:
 def kill_in_the_middle(client: Client, run_id: str, server: RecordedServer) -> Killed:
     """Wait until some parts are done and others are not, then kill -9 the worker of the run."""
     run = client.runs.get(run_id)
-    until, kept = time.monotonic() + _LIMIT_S, ()
+    until = time.monotonic() + _LIMIT_S
+    kept: tuple[str, ...] = ()
     while time.monotonic() < until:
         kept = kept_calls(client, run_id)
         run = client.runs.get(run_id)

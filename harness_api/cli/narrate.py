@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from harness_api.cli.narrate_nodes import TELL_NODES
 from harness_api.cli.output import SCRIPTED, ms, scripted, short, usd
 from harness_common.core import events as ev
 from harness_common.core.rules import SUSPECT_DEATHS
@@ -332,6 +333,7 @@ def _resumed(payload: Payload, _: str) -> str:
 
 _SILENT = frozenset({ev.STEP_STARTED, ev.STEP_COMPLETED})
 _TELL: Mapping[str, Callable[[Payload, str], str]] = {
+    **TELL_NODES,
     ev.RUN_CREATED: _created,
     ev.RUN_STARTED: lambda _payload, _took: "admitted",
     ev.RUN_RESUMED: _resumed,

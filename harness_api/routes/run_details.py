@@ -30,6 +30,7 @@ from harness_api.schemas.runs import (
 from harness_common.core.ids import encode
 from harness_common.core.phase import shown
 from harness_common.core.run import Status
+from harness_common.core.step import MODEL
 from harness_common.store.db import Row
 from harness_common.store.lineage import read_lineage
 from harness_common.store.run_reads import (
@@ -73,7 +74,9 @@ def _step(row: Row, answer: dict[str, Any], calls: list[Row], failed: int) -> St
         tokens=StepTokens(
             input=answer.get("input_tokens", 0), output=answer.get("output_tokens", 0)
         ),
-        cost_usd=answer.get("cost_usd") if answer else sum(c["cost_usd"] for c in calls),
+        cost_usd=answer.get("cost_usd")
+        if answer and row["kind"] == MODEL
+        else sum(c["cost_usd"] for c in calls),
         scripted=answer.get("scripted", False),
         tools=[
             StepTool(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from harness_common.core.graph_values import COMPARISONS
 from harness_common.core.message import Json
@@ -119,8 +119,14 @@ class _CallSpec(_NodeSpec):
     retry: AgainSpec = AgainSpec()
 
 
+def _no_call_of_ours(name: str) -> str:
+    if name.startswith("graph__"):
+        raise ValueError("names that begin with graph__ are kept for model and approval nodes")
+    return name
+
+
 class _WithTool(_Part):
-    tool: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    tool: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), AfterValidator(_no_call_of_ours)]
     args: dict[str, Template] = Field(default_factory=dict)
     parse: Literal["auto", "text", "json"] = "auto"
     """How the result is read: as JSON where it is JSON, as text, or as JSON or not at all."""
@@ -252,6 +258,18 @@ class GraphSpec(_Part):
     state: dict[NodeName, ChannelSpec] = Field(default_factory=dict)
     output: Template = None
     """What the run gives; None is what its last nodes gave."""
+
+    @property
+    def depth(self) -> int:
+        """Return how deep subgraphs are nested; 1 without any."""
+        inner = [n.graph.depth for n in self.nodes.values() if isinstance(n, SubgraphNode)]
+        return 1 + max(inner, default=0)
+
+    @model_validator(mode="after")
+    def _is_shallow(self) -> Self:
+        if self.depth > _MAX_DEPTH:
+            raise ValueError(f"subgraphs nest at most {_MAX_DEPTH} deep")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -12,6 +12,7 @@ from harness_common.core.message import Json
 from harness_common.core.pointer import write
 
 MOST_FAULTS: Final = 100
+MOST_NODES: Final = 1_000
 _SHOWN: Final = frozenset({"status", "output", "error", "visit"})
 _ROOTS: Final = frozenset({"input", "state", "nodes", "said"})
 
@@ -36,6 +37,9 @@ class Fault:
 
 def faults(graph: Graph) -> list[Fault]:
     """List what is wrong with a graph whose edges' ends exist."""
+    if len(graph.nodes) > MOST_NODES:
+        message = f"{len(graph.nodes)} nodes with those of subgraphs, more than {MOST_NODES}"
+        return [Fault("/graph/nodes", "TOO_LARGE", message)]
     found = [*_channels(graph), *_cycles(graph)]
     if not any(f.code == "CYCLE_WITHOUT_CAP" for f in found):
         found += _unreachable(graph)

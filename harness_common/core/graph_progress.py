@@ -74,7 +74,7 @@ class Progress:
         self.fatal: list[dict[str, Json]] = []
         """The failures that end the run."""
         self.events: list[Event] = []
-        self._said = list(said)
+        self.said = list(said)
         self._forced: set[str] = set()
         self.settle()
 
@@ -88,7 +88,7 @@ class Progress:
         return {
             "input": self.inputs.get(scope),
             "state": self.state[scope],
-            "said": self._said,
+            "said": self.said,
             "nodes": {n.name: self._shown(n) for n in self._named(scope)},
             **more,
         }

@@ -62,4 +62,6 @@ def _answered(outcome: CallOutcome, number: int) -> Event:
         "cost_usd": outcome.cost_usd,
         "tools": [],
     }
+    if (outcome.served_by or "").startswith("scripted/"):
+        payload["scripted"] = True
     return Event(ev.MODEL_ANSWERED, payload, number)

@@ -210,7 +210,7 @@ async def read_answers(
     db: Database, tenant_id: UUID, run_id: UUID, *, steps: Sequence[int]
 ) -> dict[int, Row]:
     """Return the payload of the event `model.answered`, or `context.compacted`, of those steps that
-    have one.
+    have one; of several model nodes in one step the last, with the tokens of all.
     """
     if not steps:
         return {}
@@ -222,7 +222,15 @@ async def read_answers(
             "last": max(steps),
         }
         rows = await run_sql(conn, "answers_of_steps", params, db.timeout_s)
-    return {row["step"]: row["payload"] for row in rows}
+    found: dict[int, Row] = {}
+    for row in rows:
+        before = found.get(row["step"], {})
+        found[row["step"]] = row["payload"] | {
+            name: row["payload"].get(name, 0) + before[name]
+            for name in ("input_tokens", "output_tokens")
+            if name in before
+        }
+    return found
 
 
 async def read_failed_attempts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from harness_common.contracts.graph import GraphSpec
 from harness_common.contracts.graph_compile import compiled
@@ -21,7 +22,6 @@ from harness_common.core.graph_log import (
     follow_up,
     plan,
     put_off_until,
-    replay,
     results_message,
     take,
 )
@@ -32,12 +32,14 @@ from harness_worker.steps.context import StepContext
 from harness_worker.steps.node_approval import APPROVAL, GraphGate
 from harness_worker.steps.node_calls import GraphCalls, value_of
 from harness_worker.steps.node_model import ModelCalls
+from harness_worker.steps.node_progress import KeptProgress
 from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.steps.tools import scope_of
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.runner import ToolRunner
 
-_INLINE_BYTES = 64 * 1024
+_kept: Final = KeptProgress()
+_INLINE_BYTES: Final = 64 * 1024
 """A result of up to this size is a value that the graph can look into; a larger one is an
 artifact.
 """
@@ -53,11 +55,16 @@ async def run(ctx: StepContext) -> StepResult:
         raise Permanent("the agent has no graph", code="NO_GRAPH")
     graph = compiled(spec)
     said = tuple(ctx.run.state.memo.get("steer", ()))
-    progress = replay(graph, ctx.messages, said)
-    if not ctx.calls:
-        return _result(plan(progress, ctx.runtime.clock.now()))
-    ctx = replace(ctx, spec=ctx.spec.model_copy(update={"tools": ctx.spec.may_use}))
-    return await _with_calls(ctx, spec, graph, progress)
+    key = (ctx.runtime.worker, ctx.run.id)
+    progress = _kept.take(key, graph, ctx.messages, said)
+    if ctx.calls:
+        ctx = replace(ctx, spec=ctx.spec.model_copy(update={"tools": ctx.spec.may_use}))
+        result = await _with_calls(ctx, spec, graph, progress)
+    else:
+        result = _result(plan(progress, ctx.runtime.clock.now()))
+    if isinstance(result, NodesDone) and result.calls:
+        _kept.keep(key, len(ctx.messages), result.messages, progress)
+    return result
 
 
 async def _with_calls(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -27,7 +28,7 @@ def test_a_killed_worker_costs_the_digest_no_finished_part(tmp_path: Path) -> No
     record = tmp_path / "requests.txt"
     server = RecordedServer(0, record, KILL_AFTER)
     server.start()
-    env = {
+    env: Any = {
         "PR_SERVER": server.url,
         "HARNESS_WORKER__TOOLS": '["examples.pr_digest.tools"]',
         "PYTHONPATH": str(ROOT),

@@ -7,16 +7,20 @@ from __future__ import annotations
 import json
 import random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness_common.contracts.graph import GraphSpec
 from harness_common.core.graph import MAX_CALLS, Channel, Edge, Graph, Node, Work, make_graph
 from harness_common.core.graph_check import faults
-from harness_common.core.graph_log import plan
+from harness_common.core.graph_log import plan, replay
 from harness_common.core.graph_progress import Progress
 from harness_common.core.graph_values import BadValue, fill, holds, reduced
+from harness_common.core.message import user
+from harness_worker.steps.node_progress import KeptProgress
 from tests.unit.graphs import NOW, Played, graph_of
 
 
@@ -371,3 +375,37 @@ def test_a_definition_is_the_same_graph_in_any_order():
         for o in orders
     ]
     assert [list(g.nodes) for g in graphs] == [["a", "list", "zz", "b"]] * 3
+
+
+def test_a_kept_progress_is_good_for_its_own_record_alone():
+    """Whoever made the last step need not follow the record again; a record that went elsewhere is
+    followed from its beginning.
+    """
+    graph = graph_of(LOOP % (3, "fail"))
+    played = Played(graph, "x", echo)
+    played.play(2)
+    kept, key = KeptProgress(), (UUID(int=1), UUID(int=2))
+    mine = played.progress()
+    before, added = len(played.messages) - 2, tuple(played.messages[-2:])
+    kept.keep(key, before, added, mine)
+    assert kept.take(key, graph, played.messages, ["hello"]) is mine
+    assert mine.env("")["said"] == ["hello"]
+    assert kept.take(key, graph, played.messages, ()) is not mine  # it was taken
+    for messages in (played.messages[:-1], [*played.messages[:-1], user("other")]):
+        kept.keep(key, before, added, mine)
+        other = kept.take(key, graph, messages, ())
+        assert other is not mine
+        assert other.state == replay(graph, messages).state
+
+
+def test_names_of_calls_that_only_graphs_make_are_no_tools():
+    with pytest.raises(ValueError, match="graph__"):
+        graph_of("nodes: {a: {kind: tool, tool: graph__model}}")
+
+
+def test_subgraphs_nest_only_so_deep():
+    spec: dict[str, Any] = {"nodes": {"a": {"kind": "tool", "tool": "t"}}}
+    for _ in range(8):
+        spec = {"nodes": {"a": {"kind": "subgraph", "graph": spec}}}
+    with pytest.raises(ValueError, match="nest at most 8 deep"):
+        GraphSpec.model_validate(spec)

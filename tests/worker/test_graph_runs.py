@@ -27,6 +27,7 @@ from harness_common.core.run import Status
 from harness_common.settings import Settings
 from harness_common.store.audit import Actor
 from harness_common.store.policies import TENANT, put_policy
+from harness_common.store.run_reads import read_answers
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.service import tick
 from harness_worker.scheduler.wake import WakeLoop
@@ -34,6 +35,7 @@ from harness_worker.tools import spawn_run, wait
 from tests.store.play import sql
 from tests.worker.graph_runs import go_on, graph_worker, node_events, step
 from tests.worker.runtime import make_shared
+from tests.worker.test_budgets import NoPrices, account, limit
 from tests.worker.tool_steps import Crash, a_tool, die
 
 SCHEMA = {"type": "object", "properties": {"n": {}, "i": {}, "x": {}}}
@@ -525,3 +527,31 @@ async def test_a_fork_goes_on_from_any_checkpoint_without_repeating_what_was_don
     dry = (await fork_run(db, play.tenant_id, run_id, ForkRun(dry_run=True))).run_id
     assert await go_on(runtime, play, dry) is Status.SUCCEEDED
     assert len(seen) == 7
+
+
+async def test_what_model_nodes_take_is_reserved_and_counts_for_the_day(play, db):
+    reserved: list[int] = []
+
+    async def chat(request):
+        (row,) = await sql(
+            db,
+            "SELECT reserved_tokens AS r FROM tenant_days WHERE tenant_id = :t",
+            t=play.tenant_id,
+        )
+        reserved.append(row["r"])
+
+    async def add_up(ctx, x):
+        return x
+
+    runtime = await graph_worker(db, MODELS, [tool_of("add_up", add_up)], chat=chat)
+    models: Any = runtime.models
+    models.prices, models.usage = NoPrices(), Usage(7, 3)
+    await limit(play, tokens_per_day=5_000)
+    run_id = await play.start("x")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert len(reserved) == 2
+    answers = await read_answers(db, play.tenant_id, run_id, steps=[2])
+    assert (answers[2]["input_tokens"], answers[2]["output_tokens"]) == (14, 6)
+    assert all(2 * 1024 < r < 2 * 1024 + 20 for r in reserved)  # the most that two answers take
+    row = await account(play)
+    assert (row["tokens"], row["reserved_tokens"]) == (20, 0)
