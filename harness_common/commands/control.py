@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
 from harness_common.contracts.flow import Interrupt
+from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
 from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.errors import Conflict, IllegalTransition, Invalid, NotFound
 from harness_common.core.ids import encode

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from harness_common.contracts.skill import pins_in
 from harness_common.contracts.flow import conforming
+from harness_common.contracts.skill import pins_in
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tokens import BYTES_PER_TOKEN
 from harness_common.core.tool_call import CallStatus
