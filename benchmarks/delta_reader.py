@@ -65,9 +65,7 @@ async def _ours(args: argparse.Namespace) -> dict[str, Any]:
 
 async def _sdk(args: argparse.Namespace) -> dict[str, Any]:
     url = f"http://127.0.0.1:{args.port}/v1"
-    async with openai.AsyncOpenAI(
-        base_url=url, api_key="none", max_retries=0, timeout=600, http_client=shared_client()
-    ) as sdk:
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=600) as sdk:
 
         async def chat() -> str:
             pieces: list[str] = []

@@ -69,9 +69,10 @@ def litellm(config: Path) -> Iterator[str]:
     env = {
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "LITELLM_MASTER_KEY": LITELLM_KEY,
+        "PYTHONDONTWRITEBYTECODE": "",  # it is a lot to compile at every start
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
     }
-    with _serving(argv, port, "/health/liveliness", env, limit_s=180):
+    with _serving(argv, port, "/health/liveliness", env, limit_s=400):
         yield f"http://127.0.0.1:{port}/v1"
 
 

@@ -59,7 +59,8 @@ def asked(
         result = await model_of(server, client, name).chat(request, on_delta)
         return result, server.requests
 
-    return run(work)
+    found: tuple[ChatResult, list[Any]] = run(work)
+    return found
 
 
 def fails(kind: type[HarnessError], *answers: Answer, request: ChatRequest = ASK) -> HarnessError:
@@ -423,7 +424,7 @@ def failed(code: str | None, words: str = "w") -> Answer:
 def test_what_goes_wrong(answer, kind, code):
     error = fails(kind, answer)
     assert error.error_code == code
-    if kind is Limited:
+    if isinstance(error, Limited):
         assert error.scope.startswith(f"openai-responses:{REASONER}:")
 
 
@@ -510,6 +511,7 @@ def test_the_official_sdk_decodes_the_same(raw):
             final.usage.output_tokens,
             final.usage.input_tokens_details.cached_tokens,
         )
+        assert final.status is not None
         assert ours.finish in FINISH[final.status]
         assert ours.model == final.model
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from harness_common.coord import live as live_module
+from harness_common.coord.channel import nudge_channel
 from harness_common.coord.live import LiveStream
 from harness_common.coord.redis import connect
 from harness_common.settings import RedisSettings
@@ -98,7 +99,7 @@ async def test_a_delta_after_a_batch_begins_anew(redis, watch):
 async def test_more_than_one_call_and_a_nudge(redis, watch, monkeypatch):
     monkeypatch.setattr(live_module, "_PER_CALL", 3)
     nudges = redis.pubsub()
-    await nudges.subscribe(live_module.nudge_channel("harness"))
+    await nudges.subscribe(nudge_channel("harness"))
     await nudges.get_message(timeout=5)
     stream = LiveStream(redis, "harness")
     runs = [uuid4() for _ in range(7)]
