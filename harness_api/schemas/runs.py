@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from harness_api.paging import ID_PATTERN
 from harness_api.schemas.base import Input, InputTime, Output, Time
 from harness_common.contracts.names import Name, SkillRef
+from harness_common.contracts.output import check_output_schema
 from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode
 from harness_common.core.message import Json
@@ -105,6 +106,7 @@ class RunCreate(RunAsked):
     def check_together(self) -> None:
         """Raise `Invalid` when fields do not go together."""
         super().check_together()
+        check_output_schema(self.output_schema)
         if self.on_busy != "reject" and self.session_id is None:
             raise Invalid(
                 f"on_busy {self.on_busy!r} needs a session_id: without one the session is new",

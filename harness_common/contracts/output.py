@@ -21,13 +21,6 @@ def check_output_schema(schema: Json) -> None:
     """
     if schema is None:
         return
-    if (size := len(json.dumps(schema).encode())) > MAX_SCHEMA_BYTES:
-        raise Invalid(
-            f"output_schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are allowed",
-            code="OUTPUT_SCHEMA_INVALID",
-            field="output_schema",
-            limit=MAX_SCHEMA_BYTES,
-        )
     try:
         check_tenant_schema("output", schema)
     except Invalid as error:
@@ -39,6 +32,13 @@ def check_output_schema(schema: Json) -> None:
             field="output_schema",
             pointer=f"/output_schema{at}",
         ) from error
+    if (size := len(json.dumps(schema).encode())) > MAX_SCHEMA_BYTES:
+        raise Invalid(
+            f"output_schema has {size} bytes; at most {MAX_SCHEMA_BYTES} are allowed",
+            code="OUTPUT_SCHEMA_INVALID",
+            field="output_schema",
+            limit=MAX_SCHEMA_BYTES,
+        )
 
 
 def canonical(value: Json) -> str:

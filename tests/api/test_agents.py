@@ -68,6 +68,15 @@ async def test_an_output_schema_that_is_none_is_refused_with_its_pointer(api):
         refused = await api.post("/v1/runs", json=asked)
         assert (refused.status_code, refused.json()["code"]) == (422, "OUTPUT_SCHEMA_INVALID")
         assert pointer in str(problem)
+    for depth in (60, 300, 2000):  # refused, and never a 500
+        deep = '{"type":"object","properties":{"a":' * depth + "{}" + "}}" * depth
+        for path, body in (
+            ("/v1/agents", f'{{"name":"b","spec":{{"output_schema":{deep}}}}}'),
+            ("/v1/runs", f'{{"agent":"a","input":"x","output_schema":{deep}}}'),
+        ):
+            headers = {"content-type": "application/json"}
+            answer = await api.post(path, content=body, headers=headers)
+            assert answer.status_code in {400, 413, 422}, (path, depth, answer.text[:200])
     assert (await put(api, contract={"reasks": 99})).status_code == 422
     assert (await put(api, contract={"hedges": ["perhaps"], "reasks": 1.0})).status_code == 201
 

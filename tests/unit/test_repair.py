@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from harness_common.contracts.action import Illegal, Reader, hedged
 from harness_common.contracts.contract import HEDGES
 from harness_common.contracts.repair.calls import text_calls
+from harness_common.contracts.repair.literals import python_value
 from harness_common.contracts.repair.log import ABSENT, Log, Repair, replay, to_json
 from harness_common.contracts.repair.names import find_name
 from harness_common.contracts.repair.numbers import read_number
@@ -175,6 +176,22 @@ def test_deep_nesting_is_refused():
     for said in ('{"a":' * 70 + "1" + "}" * 70, '{"a":' * 100_000):
         with pytest.raises(Unreadable):
             read_object(said)
+
+
+def test_python_is_read_only_where_it_means_the_same():
+    assert python_value("{'a': True, 'b': [None, 'it\\'s']}") == {"a": True, "b": [None, "it's"]}
+    for said in (
+        "{'a': 'x' 'y'}",  # joined, a quote that nobody escaped would be lost
+        "{'a': '\\d'}",
+        "{'a': (1, 2)}",
+        "{'a': {1, 2}}",
+        "{'a': b'x'}",
+        "{1: 'a'}",
+        "{'a': 1e999}",
+        "{'a': open('/etc/passwd')}",
+        "['a']",
+    ):
+        assert python_value(said) is None, said
 
 
 @pytest.mark.parametrize(
