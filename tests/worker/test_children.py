@@ -216,11 +216,8 @@ async def test_a_cancel_reaches_children_and_their_children(play, db):
 async def test_a_child_that_uses_up_the_shared_budget_ends_its_parent(play, db, reason, cap):
     """Nobody goes on with a budget that is gone: the reason goes up, whatever the model wants."""
     runtime = await make_runtime(db, tools=[spawn()])
-    caps: dict[str, Any] = {
-        "max_tokens": {"max_tokens": 30},
-        "max_cost_usd": {"max_cost_usd": 1.0},
-    }[cap]
-    parent, ctx = await parent_at_spawn(play, runtime, calls=2, **caps)
+    caps: Any = {"max_tokens": {"max_tokens": 30}, "max_cost_usd": {"max_cost_usd": 1.0}}
+    parent, ctx = await parent_at_spawn(play, runtime, calls=2, **caps[cap])
     await tools.run(ctx)
     first, second = await children_of(play, parent)
     await play.step(second["id"], say("cheap"))
