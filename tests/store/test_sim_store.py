@@ -463,7 +463,8 @@ def _outcome(index: int) -> CallOutcome:
 def _worker(worker: UUID, n: int) -> dict[str, Any]:
     return {
         "worker": worker, "name": f"w{n}", "host": "h", "pid": 1, "queues": ["steps.default"],
-        "concurrency": CONCURRENCY[n], "version": "",
+        "concurrency": CONCURRENCY[n], "plugins": "[]",
+        "version": "",
     }  # fmt: skip
 
 
