@@ -14,7 +14,6 @@ from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from tests.faces import graphs
 from tests.faces.worker import working
-from tests.store.play import sql
 
 GRAPHS = {
     name: f"tests.faces.graphs:{name}"
@@ -167,28 +166,3 @@ async def test_a_worker_that_runs_none_imports_none():
     )
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=False)
     assert done.returncode == 0
-
-
-async def test_a_dead_intent_waits_for_a_person(client, agent, db, worker, monkeypatch):
-    """A process that dies within an effect leaves it unknown: it is not done again."""
-    await agent("parallel", "slow_note", input="json")
-    monkeypatch.setenv("FACES_SLOW_S", "30")
-    run = await client.runs.create("g", '{"items": ["1", "2"]}')
-    async with asyncio.timeout(60):
-        while graphs.effects().read_text() != "1\n":  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        while not await sql(db, "SELECT 1 FROM tool_calls WHERE status = 'succeeded'"):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    for step in list(worker._steps):
-        step.cancel()  # as a death: nothing is written any more
-    await sql(db, "UPDATE runs SET claim_id = NULL, claimed_by = NULL")
-    monkeypatch.setenv("FACES_SLOW_S", "0")
-    run = await end(client, run.id)
-    assert run.status == "waiting_approval", (run.error, graphs.effects().read_text())
-    assert run.waiting["for"] == "unknown_effect"
-    assert graphs.effects().read_text() == "1\n"
-    (unknown,) = [e async for e in client.effects.list()]
-    await client.effects.resolve(unknown.run_id, unknown.call, "run_again", "it did not happen")
-    run = await end(client, run.id)
-    assert json.loads(run.output)["done"] == ["1", "2"]
-    assert graphs.effects().read_text() == "1\n2\n"

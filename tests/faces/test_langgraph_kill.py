@@ -106,6 +106,7 @@ async def test_a_run_does_not(effects, db, redis, config, tenant):
     async def is_over() -> bool:
         return (await play.read(run_id)).state.status == "succeeded"
 
+    await sql(db, "UPDATE leader SET until = clock_timestamp()")  # it was the dead process
     async with working(db, redis, config, doomed.TOOLS):
         await until(waits)
         unknown = await sql(db, "SELECT step, idx FROM tool_calls WHERE status = 'unknown'")
