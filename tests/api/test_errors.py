@@ -248,7 +248,7 @@ async def test_openapi_documents_errors_and_the_key(api):
                     content = operation["responses"][status]["content"]
                     # What is refused before a route is reached has our form there too.
                     own = path.startswith("/v1/responses") and status in {"401", "403", "503"}
-                    assert list(content)[0] == (
+                    assert next(iter(content)) == (
                         "application/json" if own else "application/problem+json"
                     )
     assert len(ids) == len(set(ids))
