@@ -90,10 +90,10 @@ def make_server(connect: Connect) -> MCPServer[Any]:
     """Build the server; `connect` says on whose behalf a tool acts."""
     server: MCPServer[Any] = MCPServer("harness", instructions=_INSTRUCTIONS)
     tools = _Tools(connect)
-    for tool in (tools.list_agents, tools.get_run, tools.wait_run):
-        server.add_tool(tool, annotations=_READS)
-    server.add_tool(tools.submit_run)
-    server.add_tool(tools.answer_run)
+    for reads in (tools.list_agents, tools.get_run, tools.wait_run):
+        server.add_tool(reads, annotations=_READS)
+    for writes in (tools.submit_run, tools.answer_run):
+        server.add_tool(writes)
     stops = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
     server.add_tool(tools.cancel_run, annotations=stops)
     return server

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
-from harness_api.errors import describe, headers_of, public_text, status_of
+from harness_api.errors import MEDIA_TYPE, describe, headers_of, public_text, status_of
 from harness_api.routing import JsonRoute
 from harness_common.core.errors import HarnessError
 
@@ -100,5 +100,12 @@ def new_openai_router(prefix: str, tag: str) -> APIRouter:
             "content": {"application/json": {"schema": SCHEMA}},
         }
         for status in (400, 401, 403, 404, 409)
+    }
+    answers[503] = {
+        "description": "A dependency is away, or the server is busy; try again after Retry-After.",
+        "content": {
+            "application/json": {"schema": SCHEMA},
+            MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}},
+        },
     }
     return APIRouter(prefix=prefix, tags=[tag], route_class=_Route, responses=answers)

@@ -76,9 +76,11 @@ class ForeignStore:
         """Keep what a task gave: (index, channel, value)."""
         async with self._db.connection() as conn:
             key = await writing_key(conn, self._tenant_id, self._db.timeout_s)
+            # Some channels have one slot: the last value of it counts.
+            slots = {idx: (channel, blob) for idx, channel, blob in writes}
             rows = [
                 {"idx": idx, "channel": channel, "kind": blob.kind, "data": _text(key, blob.data)}
-                for idx, channel, blob in writes
+                for idx, (channel, blob) in slots.items()
             ]
             params = self._at(place) | {
                 "task_id": task_id,

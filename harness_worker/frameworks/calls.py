@@ -107,7 +107,9 @@ class Calls:
             raise NotSaid(f"{name} waits")
         self._keeper.add(outcome)
         if outcome.status is not CallStatus.SUCCEEDED:
-            raise ToolFailed(outcome.error_type or str(outcome.status), outcome.content)
+            raise ToolFailed(
+                outcome.error_type or str(outcome.status), outcome.content or str(outcome.status)
+            )
         return outcome.content
 
     async def propose(self, key: str, name: str, arguments: Json) -> PendingCall:

@@ -246,6 +246,10 @@ async def test_openapi_documents_errors_and_the_key(api):
                 assert {"ApiKey": []} in operation["security"]
                 for status in ("401", "403", "422", "503"):
                     content = operation["responses"][status]["content"]
-                    assert list(content) == ["application/problem+json"]
+                    # What is refused before a route is reached has our form there too.
+                    own = path.startswith("/v1/responses") and status in {"401", "403", "503"}
+                    assert next(iter(content)) == (
+                        "application/json" if own else "application/problem+json"
+                    )
     assert len(ids) == len(set(ids))
     assert (await api.get("/docs")).status_code == 200

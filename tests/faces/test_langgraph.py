@@ -14,7 +14,6 @@ from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from tests.faces import graphs
 from tests.faces.worker import working
-from tests.store.play import sql
 
 GRAPHS = {
     name: f"tests.faces.graphs:{name}"
@@ -55,7 +54,7 @@ def agent(db, tenant):
 
 
 async def end(client, run_id):
-    return await client.runs.wait(run_id, 20)
+    return await client.runs.wait(run_id, 60)
 
 
 async def test_one_superstep_a_step(client, agent):
@@ -86,7 +85,8 @@ async def test_a_fork_goes_on_from_a_superstep(client, agent):
         fork = await end(client, fork.id)
         assert fork.status == "succeeded", fork.error
         assert json.loads(fork.output) == {"n": 3}
-        assert len([s async for s in client.runs.steps(fork.id)]) == left
+        kinds = [s.kind async for s in client.runs.steps(fork.id)]
+        assert kinds.count("langgraph") == left
 
 
 async def test_three_effects_side_by_side(client, agent):
@@ -166,27 +166,3 @@ async def test_a_worker_that_runs_none_imports_none():
     )
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], check=False)
     assert done.returncode == 0
-
-
-async def test_a_dead_intent_waits_for_a_person(client, agent, db, worker, monkeypatch):
-    """A process that dies within an effect leaves it unknown: it is not done again."""
-    await agent("parallel", "slow_note", input="json")
-    monkeypatch.setenv("FACES_SLOW_S", "30")
-    run = await client.runs.create("g", '{"items": ["1", "2"]}')
-    async with asyncio.timeout(10):
-        while graphs.effects().read_text() != "1\n":  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        while not await sql(db, "SELECT 1 FROM tool_calls WHERE status = 'succeeded'"):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    for step in list(worker._steps):
-        step.cancel()  # as a death: nothing is written any more
-    await sql(db, "UPDATE runs SET claim_id = NULL, claimed_by = NULL")
-    monkeypatch.setenv("FACES_SLOW_S", "0")
-    run = await end(client, run.id)
-    assert (run.status, run.waiting["for"]) == ("waiting_approval", "unknown_effect")
-    assert graphs.effects().read_text() == "1\n"
-    (unknown,) = [e async for e in client.effects.list()]
-    await client.effects.resolve(unknown.run_id, unknown.call, "run_again", "it did not happen")
-    run = await end(client, run.id)
-    assert json.loads(run.output)["done"] == ["1", "2"]
-    assert graphs.effects().read_text() == "1\n2\n"

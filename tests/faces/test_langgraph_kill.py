@@ -9,11 +9,13 @@ import contextlib
 import os
 import signal
 import sys
+from uuid import uuid4
 
 import pytest
 
 from harness_common.commands import resolve_effect
 from harness_common.contracts.agent import AgentSpec
+from harness_common.embedded import create_database, drop_database
 from harness_common.settings import WorkerSettings
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
@@ -53,13 +55,21 @@ async def until(look) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_bare_langgraph_repeats_an_effect(effects, fresh_database_url, monkeypatch):
+@pytest.fixture
+def bare_url(postgres):
+    """Give an empty database: LangGraph's checkpointer makes its own tables."""
+    name = f"bare_{uuid4().hex}"
+    yield create_database(postgres.admin_url, name)
+    drop_database(postgres.admin_url, name)
+
+
+async def test_bare_langgraph_repeats_an_effect(effects, bare_url, monkeypatch):
     async def first_is_done() -> bool:
         return effects.read_text() == "1\n"
 
-    async with process("bare", FACES_BARE_URL=fresh_database_url):
+    async with process("bare", FACES_BARE_URL=bare_url):
         await until(first_is_done)
-    monkeypatch.setenv("FACES_BARE_URL", fresh_database_url)
+    monkeypatch.setenv("FACES_BARE_URL", bare_url)
     assert await doomed.bare(first=False) == "3 done"
     assert sorted(effects.read_text().split()) == ["1", "1", "2", "3"]
 
@@ -89,11 +99,14 @@ async def test_a_run_does_not(effects, db, redis, config, tenant):
     assert effects.read_text() == "1\n"
 
     async def waits() -> bool:
-        return (await play.read(run_id)).state.status == "waiting_approval"
+        state = (await play.read(run_id)).state
+        assert state.status != "failed", state.error
+        return state.status == "waiting_approval"
 
     async def is_over() -> bool:
         return (await play.read(run_id)).state.status == "succeeded"
 
+    await sql(db, "UPDATE leader SET until = clock_timestamp()")  # it was the dead process
     async with working(db, redis, config, doomed.TOOLS):
         await until(waits)
         unknown = await sql(db, "SELECT step, idx FROM tool_calls WHERE status = 'unknown'")

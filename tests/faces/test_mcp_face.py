@@ -40,7 +40,7 @@ def transport(request, url, tenant, worker, agent):
     if request.param == "stdio":
         program = StdioServerParameters(
             command=sys.executable,
-            args=["-m", "harness_api.cli.main", "mcp", "serve"],
+            args=["-c", "from harness_api.cli.main import main; main()", "mcp", "serve"],
             env={"HARNESS_API_URL": url, "HARNESS_API_KEY": key},
         )
         return stdio_client(program), "auto"
@@ -67,14 +67,14 @@ async def test_submit_wait_answer(transport):
         run = await call(client, "submit_run", agent="asker@1", input="hi", idempotency_key="k")
         again = await call(client, "submit_run", agent="asker@1", input="hi", idempotency_key="k")
         assert again["run_id"] == run["run_id"]
-        run = await call(client, "wait_run", run_id=run["run_id"], timeout_s=20)
+        run = await call(client, "wait_run", run_id=run["run_id"], timeout_s=60)
         assert (run["status"], run["over"]) == ("waiting_input", False)
         assert run["questions"] == [{"call": "2.0", "question": "Which?", "choices": ["a", "b"]}]
         refused = await client.call_tool("answer_run", {"run_id": run["run_id"], "text": "c"})
         assert refused.is_error
         assert "choices" in refused.content[0].text
         await call(client, "answer_run", run_id=run["run_id"], text="b")
-        run = await call(client, "wait_run", run_id=run["run_id"], timeout_s=20)
+        run = await call(client, "wait_run", run_id=run["run_id"], timeout_s=60)
         assert (run["status"], run["output"]) == ("succeeded", "You said b.")
         assert (await call(client, "get_run", run_id=run["run_id"])) == run
 

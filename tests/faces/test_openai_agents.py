@@ -59,7 +59,7 @@ def agent(db, tenant):
 async def test_a_turn_a_step(client, agent):
     await agent({"tools": [LOOK, NOTE]}, {"text": "done: {{last_result}}"})
     run = await client.runs.create("o", "hi")
-    run = await client.runs.wait(run.id, 20)
+    run = await client.runs.wait(run.id, 60)
     assert (run.status, run.output) == ("succeeded", "done: x"), run.error
     assert [s.kind async for s in client.runs.steps(run.id)] == ["openai_agents"] * 2
     calls = [c async for c in client.runs.tool_calls(run.id)]
@@ -74,7 +74,7 @@ async def test_a_turn_a_step(client, agent):
 async def test_a_hand_off(client, agent):
     await agent({"tools": [{"name": "transfer_to_closer", "input": {}}]}, {"text": "closed"})
     run = await client.runs.create("o", "hi")
-    run = await client.runs.wait(run.id, 20)
+    run = await client.runs.wait(run.id, 60)
     assert (run.status, run.output) == ("succeeded", "closed"), run.error
     told = [e.payload async for e in client.runs.events(run.id) if e.type == "step.completed"]
     assert [(t["agent"], t["last_agent"]) for t in told] == [
@@ -87,12 +87,12 @@ async def test_an_approval_stands_before_a_function_tool(client, agent):
     await client.policy.set("rules: [{name: r, match: {tools: [note]}, then: ask}]")
     await agent({"tools": [LOOK, NOTE]}, {"text": "done"})
     run = await client.runs.create("o", "hi")
-    run = await client.runs.wait(run.id, 20)
+    run = await client.runs.wait(run.id, 60)
     assert run.status == "waiting_approval", run.error
     assert graphs.effects().read_text() == ""
     (asked,) = [a async for a in client.approvals.list(status="pending")]
     await client.approvals.approve(asked.id, asked.digest)
-    run = await client.runs.wait(run.id, 20)
+    run = await client.runs.wait(run.id, 60)
     assert (run.status, run.output) == ("succeeded", "done"), run.error
     assert graphs.effects().read_text() == "x\n"
 
@@ -121,13 +121,13 @@ async def test_a_turn_that_is_done_anew_asks_no_model_and_repeats_no_effect(
     monkeypatch.setattr(ForeignStore, "put", put_or_die)
     await agent({"tools": [NOTE]}, {"text": "done"})
     run = await client.runs.create("o", "hi")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while dies:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     for step in list(worker._steps):
         step.cancel()
     await sql(db, "UPDATE runs SET claim_id = NULL, claimed_by = NULL")
-    run = await client.runs.wait(run.id, 20)
+    run = await client.runs.wait(run.id, 60)
     assert (run.status, run.output) == ("succeeded", "done"), run.error
     assert graphs.effects().read_text() == "x\n"
     assert asked == [1, 2], "the first answer was on record"

@@ -82,13 +82,14 @@ class Worker:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._steps: set[asyncio.Task[Any]] = set()
+        self.stopped = False
 
     async def run(self) -> None:
         shared = await make_shared(
             self.runtime.db, redis=self.runtime.redis, settings=self.runtime.settings
         )
         loops = make_loops(shared)
-        while True:
+        while not self.stopped:
             await tick(shared, loops)
             for row in await sql(
                 self.runtime.db,
@@ -120,8 +121,11 @@ async def working(
     try:
         yield worker
     finally:
-        for task in [*tasks, *worker._steps]:
-            task.cancel()
-        await asyncio.gather(*tasks, *worker._steps, return_exceptions=True)
+        worker.stopped = True
+        left = {*tasks, *worker._steps}
+        while left:  # a cancel may come to nothing where a statement ends at that moment
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=1)
         await runtime.models.aclose()
         await runtime.http.aclose()

@@ -1,0 +1,97 @@
+"""Numbers of a response's events: the same from the record as live, and exact within a text."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness_api.responses.emit import STRIDE, Emitter
+from harness_api.responses.ids import Ref, read_call, read_model, read_ref
+from harness_api.responses.walk import Answered, Failed
+from harness_common.core.message import Message, Text, ToolUse
+
+REF = Ref(UUID(int=7))
+
+
+def answered(step: int, text: str, *uses: str) -> Answered:
+    calls = (ToolUse(f"c{i}", name, {"a": 1}) for i, name in enumerate(uses))
+    return Answered(step, Message("assistant", (Text(text), *calls)), 1, 1)
+
+
+def texts(events) -> str:
+    return "".join(e.body["delta"] for e in events if e.type == "response.output_text.delta")
+
+
+@given(
+    text=st.text(min_size=1, max_size=20),
+    cuts=st.lists(st.integers(0, 20), max_size=4),
+    upto=st.integers(0, 20),
+    seen=st.integers(0, 40),
+)
+@settings(deadline=None)
+def test_a_client_that_was_cut_off_reads_the_rest_exactly(text, cuts, upto, seen):
+    """Live text of any pieces, cut anywhere, and the rest read from the record."""
+    live = Emitter(REF, frozenset())
+    points = sorted({0, *(c for c in cuts if c < len(text)), min(upto, len(text))})
+    events = []
+    for a, b in itertools.pairwise(points):
+        events += live.live(1, a, text[a:b])
+    events += live.take(answered(1, text))
+    recorded = list(Emitter(REF, frozenset()).take(answered(1, text)))
+    assert events[-1].seq == recorded[-1].seq
+    assert texts(events) == texts(recorded) == text
+    first = [e for e in events if e.seq <= seen]
+    last_seen = max((e.seq for e in first), default=-1)
+    rest = [r for e in recorded if (r := e.after(last_seen)) is not None]
+    assert texts(first) + texts(rest) == text
+    others = [e.seq for e in recorded if e.type != "response.output_text.delta"]
+    told = [e.seq for e in [*first, *rest] if e.type != "response.output_text.delta"]
+    assert told == others, "no event twice, none missing"
+
+
+def test_text_that_comes_twice_or_with_a_gap():
+    emitter = Emitter(REF, frozenset())
+    events = list(emitter.live(1, 2, "cd"))
+    assert events == [], "its beginning was missed"
+    events += emitter.live(1, 0, "ab")
+    events += emitter.live(1, 1, "bc")
+    events += emitter.live(1, 5, "f")
+    assert texts(events) == "abc"
+    events += emitter.take(answered(1, "abcdef"))
+    assert texts(events) == "abcdef"
+    assert list(emitter.live(1, 0, "ab")) == [], "the step has answered"
+
+
+def test_a_failed_attempt_takes_a_stride_whatever_was_shown_of_it():
+    shown, unseen = Emitter(REF, frozenset()), Emitter(REF, frozenset())
+    ghost = [*shown.live(1, 0, "wrong"), *shown.take(Failed(1))]
+    assert ghost[-1].body["item"]["status"] == "incomplete"
+    assert ghost[-1].seq < STRIDE
+    list(unseen.take(Failed(1)))
+    a, b = (list(e.take(answered(1, "right"))) for e in (shown, unseen))
+    assert [e.seq for e in a] == [e.seq for e in b]
+    assert a[0].seq == STRIDE
+    assert shown.output == unseen.output
+    assert a[0].body["output_index"] == 1, "the items of one stream have places of their own"
+
+
+def test_live_text_that_the_record_does_not_have_is_closed():
+    emitter = Emitter(REF, frozenset())
+    events = [*emitter.live(1, 0, "xy"), *emitter.take(answered(1, "abc"))]
+    assert [i["content"][0]["text"] for i in emitter.output] == ["abc"]
+    assert [e.seq for e in events] == sorted({e.seq for e in events})
+
+
+def test_calls_of_the_client_and_ids():
+    emitter = Emitter(REF, frozenset({"add"}))
+    list(emitter.take(answered(3, "", "look", "add")))
+    (item,) = emitter.output
+    ref = read_call(item["call_id"])
+    assert (ref.run_id, ref.step, ref.index) == (REF.run_id, 4, 1)
+    assert read_ref(str(Ref(REF.run_id, 9))) == Ref(REF.run_id, 9)
+    assert read_model("agent:a.b@2") == ("a.b", 2)
+    assert read_model("a") == ("a", None)
+    assert read_call("call_1") is None
