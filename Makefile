@@ -13,7 +13,7 @@ STAMP := $(VENV)/.setup-done
 PYTEST_WORKERS ?= 2
 SIM_SEEDS ?= 10000
 # What mypy looks at besides the packages; folders that have no code yet are left out.
-EXTRA_TYPED := $(wildcard docs/*.py tests benchmarks/*.py examples/*/*.py)
+EXTRA_TYPED := $(wildcard docs/*.py tests benchmarks/*.py benchmarks/*/*.py examples/*/*.py)
 
 .PHONY: help setup demo dev test check fmt bench sim chaos nightly migrate diagrams docs lock clean
 

@@ -65,7 +65,7 @@ def bare_url(postgres):
 
 async def test_bare_langgraph_repeats_an_effect(effects, bare_url, monkeypatch):
     async def first_is_done() -> bool:
-        return effects.read_text() == "1\n"
+        return bool(effects.read_text() == "1\n")
 
     async with process("bare", FACES_BARE_URL=bare_url):
         await until(first_is_done)

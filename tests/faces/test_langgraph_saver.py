@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -33,7 +34,9 @@ async def test_tenants_do_not_meet(db, tenant, other_tenant):
     assert await theirs.read(place) is None
     assert await theirs.list(None, None) == []
     await theirs.delete(threads=["t"])
-    assert (await mine.read(place))["payload"] == {"k": 1}
+    found = await mine.read(place)
+    assert found is not None
+    assert found["payload"] == {"k": 1}
 
 
 async def test_a_stale_owner_keeps_nothing(db, tenant, api, play):
@@ -47,13 +50,15 @@ async def test_a_stale_owner_keeps_nothing(db, tenant, api, play):
         await store.put(Place(run_id.hex, "", "c2"), Blob("json", b"2"), {})
     with pytest.raises(LostOwnership):
         await store.put_writes(place, "t", "", [(0, "c", Blob("json", b"3"))])
-    assert (await store.read(Place(run_id.hex)))["checkpoint_id"] == "c1"
+    found = await store.read(Place(run_id.hex))
+    assert found is not None
+    assert found["checkpoint_id"] == "c1"
     assert await store.writes(place) == []
 
 
 async def test_from_a_thread(db, tenant):
     saver = HarnessSaver(ForeignStore(db, tenant.id))
-    config = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
     from langgraph.checkpoint.base import empty_checkpoint
 
     def work():

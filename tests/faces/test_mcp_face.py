@@ -72,7 +72,7 @@ async def test_submit_wait_answer(transport):
         assert run["questions"] == [{"call": "2.0", "question": "Which?", "choices": ["a", "b"]}]
         refused = await client.call_tool("answer_run", {"run_id": run["run_id"], "text": "c"})
         assert refused.is_error
-        assert "choices" in refused.content[0].text
+        assert "choices" in str(refused.content[0])
         await call(client, "answer_run", run_id=run["run_id"], text="b")
         run = await call(client, "wait_run", run_id=run["run_id"], timeout_s=60)
         assert (run["status"], run["output"]) == ("succeeded", "You said b.")
@@ -109,7 +109,7 @@ async def test_keys(url, tenant, worker, agent):
         assert (await call(client, "list_agents"))["result"]
         refused = await client.call_tool("submit_run", {"agent": "asker", "input": "x"})
         assert refused.is_error
-        assert "runs:write" in refused.content[0].text
+        assert "runs:write" in str(refused.content[0])
 
 
 async def test_another_tenant_sees_nothing(url, tenant, other_tenant, worker, agent):

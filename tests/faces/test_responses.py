@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import openai
 import pytest
@@ -98,6 +99,7 @@ async def test_a_stream_tells_all_and_goes_on_after_a_cut(client, agent):
     assert json.loads(done.output[1].output)["value"] == 2
     assert done.output_text == "one two three four"
     assert done == await client.responses.retrieve(done.id)
+    rest: list[Any] = []
     for cut in numbers:
         rest = await client.responses.retrieve(done.id, stream=True, starting_after=cut)
         again = await read(rest)
@@ -252,7 +254,8 @@ async def test_a_failed_attempt_is_closed_and_told_apart(client, agent, worker, 
     from harness_common.core.errors import Transient
     from harness_worker.models.scripted import Scripted
 
-    whole, broken = Scripted.chat, []
+    broken: list[int] = []
+    whole = Scripted.chat
 
     async def chat(self, request, on_delta=None):
         if not broken:
@@ -274,6 +277,7 @@ async def test_a_failed_attempt_is_closed_and_told_apart(client, agent, worker, 
     assert numbers == sorted(set(numbers))
     final = events[-1].response
     assert final.output_text == "right text"
+    rest: list[Any] = []
     for cut in numbers:
         rest = await read(
             await client.responses.retrieve(final.id, stream=True, starting_after=cut)

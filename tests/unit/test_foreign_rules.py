@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,9 +87,4 @@ def test_what_a_request_changes_of_its_agent():
 
 
 def _source(overrides):
-    class Source:
-        pass
-
-    made = Source()
-    made.overrides = overrides
-    return made
+    return SimpleNamespace(overrides=overrides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -36,7 +37,7 @@ def test_a_client_that_was_cut_off_reads_the_rest_exactly(text, cuts, upto, seen
     """Live text of any pieces, cut anywhere, and the rest read from the record."""
     live = Emitter(REF, frozenset())
     points = sorted({0, *(c for c in cuts if c < len(text)), min(upto, len(text))})
-    events = []
+    events: list[Any] = []
     for a, b in itertools.pairwise(points):
         events += live.live(1, a, text[a:b])
     events += live.take(answered(1, text))
@@ -90,6 +91,7 @@ def test_calls_of_the_client_and_ids():
     list(emitter.take(answered(3, "", "look", "add")))
     (item,) = emitter.output
     ref = read_call(item["call_id"])
+    assert ref is not None
     assert (ref.run_id, ref.step, ref.index) == (REF.run_id, 4, 1)
     assert read_ref(str(Ref(REF.run_id, 9))) == Ref(REF.run_id, 9)
     assert read_model("agent:a.b@2") == ("a.b", 2)

@@ -14,7 +14,7 @@ from harness_common.settings import Settings, WorkerSettings
 from harness_worker.models.registry import ModelRegistry
 from harness_worker.runtime import Held
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.prompt import build_prompt
+from harness_worker.steps.prompt import build_prompt, shown_of
 from tests.store.play import make_key, sql
 from tests.worker.context_bench import Bench, CountingServer, look_tool
 from tests.worker.runtime import make_runtime
@@ -118,6 +118,6 @@ async def _build_ms(*contexts):
         for ctx, of in zip(contexts, took_ms, strict=True):
             model = ctx.runtime.models.get(ctx.spec.model)
             begun = time.perf_counter()
-            await build_prompt(ctx, model, ())
+            await build_prompt(ctx, model, (), shown_of(ctx))
             of.append((time.perf_counter() - begun) * 1_000)
     return [min(of) for of in took_ms]
