@@ -15,10 +15,16 @@ from contextlib import contextmanager
 @contextmanager
 def cancel_kept() -> Iterator[None]:
     """Raise `CancelledError` at the end of the block if the task was cancelled in it, and the block
-    ended as if it had not been.
+    ended as if it had not been, or with the error that the cancel made (Postgres says that the
+    statement was cancelled).
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0
-    yield
+    try:
+        yield
+    except Exception as error:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError from error
+        raise
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,9 +24,6 @@ from harness_common.contracts.tool_schema import check_tenant_schema
 from harness_common.core.errors import Invalid
 from harness_common.core.guardrail import Action, Where
 from harness_common.core.pii import KINDS, PiiKind
-
-ENTRY_POINTS: Final = "harness.guardrails"
-"""The group of entry points by which a package on the workers offers guardrails."""
 
 
 @dataclass(frozen=True, slots=True)

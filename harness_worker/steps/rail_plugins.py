@@ -1,24 +1,17 @@
-"""Guardrails that come as functions of packages on the worker, by entry points.
-
-A package names them in its `pyproject.toml`:
-
-    [project.entry-points."harness.guardrails"]
-    no_prices = "my_package.rails:no_prices"
-
-Only what the operator has installed can be named; a tenant cannot bring code by this way.
+"""Guardrails that come as functions of plugins (`contracts.plugin`): only what the operator has
+installed can be named; a tenant cannot bring code by this way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from functools import cache
-from importlib.metadata import entry_points
 from typing import Final
 
-from harness_common.contracts.guardrails import ENTRY_POINTS, RailFunction, RailVerdict
+from harness_common.contracts.guardrails import RailFunction, RailVerdict
 from harness_common.core.errors import Permanent, Transient
 from harness_common.core.guardrail import Where
+from harness_worker.plugins import merged
 from harness_worker.steps.context import StepContext
 
 _TIMEOUT_S: Final = 10.0
@@ -36,7 +29,7 @@ async def ask_plugin(ctx: StepContext, name: str, text: str, where: Where) -> Ra
     Raises `Transient` when this worker does not have it (another may) or it takes too long,
     `Permanent` when it breaks.
     """
-    function = plugin(name)
+    function = _of_plugins(ctx, name)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             if inspect.iscoroutinefunction(function):
@@ -58,15 +51,13 @@ async def ask_plugin(ctx: StepContext, name: str, text: str, where: Where) -> Ra
     return verdict
 
 
-@cache
-def plugin(name: str) -> RailFunction:
-    """Find a function by its name; raises `Transient` when no package here has it."""
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        function: RailFunction = point.load()
+def _of_plugins(ctx: StepContext, name: str) -> RailFunction:
+    function: RailFunction | None = merged(ctx.runtime.plugins, "guardrails").get(name)
+    if function is not None:
         return function
     raise Transient(
-        f"this worker has no guardrail {name!r}; install a package with the entry point "
-        f"`{ENTRY_POINTS}` of that name on all workers of the agent's queue",
+        f"this worker has no guardrail {name!r}; install a plugin that brings it on all workers of "
+        "the agent's queue (see `harness plugins`)",
         code="GUARDRAIL_NOT_HERE",
         guardrail=name,
     )

@@ -51,6 +51,37 @@ async def test_postgres_loses_no_cancel(db: Database) -> None:
     assert await lost_cancels(ask) == []
 
 
+async def test_a_cancel_is_not_taken_for_an_error_of_postgres(db: Database) -> None:
+    async def ask() -> None:
+        try:
+            async with db.connection() as conn, asyncio.TaskGroup():
+                await conn.execute("SELECT pg_sleep(10)")
+        except Exception as error:
+            raise AssertionError(f"{error!r} hides the cancel") from error
+
+    for _ in range(5):
+        task = asyncio.ensure_future(ask())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+
+
+async def test_what_is_raised_by_a_cancel_is_a_cancel() -> None:
+    async def work() -> None:
+        with cancel_kept():
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise RuntimeError("the statement was cancelled") from None
+
+    task = asyncio.ensure_future(work())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 async def test_a_cancel_from_before_stops_no_cleaning_up() -> None:
     cleaned = []
 

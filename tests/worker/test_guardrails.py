@@ -12,9 +12,9 @@ import pytest
 from harness_common.contracts.model import ChatRequest, ChatResult, Usage
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
+from harness_common.plugins import discover
 from harness_common.store import json_codec
 from harness_worker.runtime import Runtime
-from harness_worker.steps import rail_plugins
 from tests.store.play import Play, sql
 from tests.worker.runtime import FakeModels, make_runtime, say_nothing
 from tests.worker.test_handoff import put
@@ -48,6 +48,7 @@ async def guarded(
     runtime, talker = await make_runtime(db), Talker(list(answers), verdicts or [])
     models: Any = talker
     runtime.models = models
+    runtime.plugins = discover()
     return runtime, talker
 
 
@@ -155,21 +156,21 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install a package with guardrails, as a worker would find it."""
     (tmp_path / "rails_of_acme.py").write_text(
         "from harness_common.contracts.guardrails import RailVerdict\n"
+        "from harness_common.contracts.plugin import Plugin\n"
         "def no_prices(text, where):\n"
         "    return RailVerdict('EUR' not in text, 'no prices', text.replace('EUR', '***'))\n"
         "def broken(text, where):\n"
         "    raise ValueError('oh')\n"
+        "plugin = Plugin(guardrails={'no_prices': no_prices, 'broken': broken})\n"
     )
     info = tmp_path / "rails_of_acme-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rails-of-acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[harness.guardrails]\nno_prices = rails_of_acme:no_prices\nbroken = rails_of_acme:broken\n"
-    )
+    (info / "entry_points.txt").write_text("[harness.plugins]\nacme = rails_of_acme:plugin\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    rail_plugins.plugin.cache_clear()
+    discover.cache_clear()
     yield
-    rail_plugins.plugin.cache_clear()
+    discover.cache_clear()
     sys.modules.pop("rails_of_acme", None)
 
 
