@@ -10,6 +10,7 @@ from harness_common.core.ending import cancelled, end, then, within_limits
 from harness_common.core.events import Event
 from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import ForeignStepped
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.taint import memo_with
 from harness_common.core.values import replace
 
@@ -45,6 +46,6 @@ def foreign_stepped(
         return then(done, cancelled(nxt))
     if result.output is not None:
         answered = replace(nxt, output=result.output)
-        return then(done, end(answered, Status.SUCCEEDED, "final_answer"))
+        return then(done, end(answered, Status.SUCCEEDED, StopReason.FINAL_ANSWER))
     too_many = "max_iterations_exceeded" if nxt.turn >= nxt.limits.max_turns else None
     return within_limits(done, now, too_many)

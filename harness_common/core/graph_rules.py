@@ -11,6 +11,7 @@ from harness_common.core.graph import MODEL_CALL
 from harness_common.core.message import Json
 from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import NODE, CallOutcome, NodesDone
+from harness_common.core.stop_reasons import StopReason
 from harness_common.core.values import replace
 
 
@@ -41,13 +42,13 @@ def nodes_done(
         return then(recorded, cancelled(nxt))
     if done.error is not None:
         used_up = within_limits(recorded, now)  # a cap that is used up says more than its node
-        failed = end(replace(nxt, error=done.error), Status.FAILED, "node_failed")
+        failed = end(replace(nxt, error=done.error), Status.FAILED, StopReason.NODE_FAILED)
         return used_up if used_up is not recorded else then(recorded, failed)
     if not done.calls:
         finished = replace(nxt, output=done.output)
-        return then(recorded, end(finished, Status.SUCCEEDED, "final_answer"))
+        return then(recorded, end(finished, Status.SUCCEEDED, StopReason.FINAL_ANSWER))
     samples = any(use.name == MODEL_CALL for use in recorded.proposal.tool_uses())
-    over = "max_iterations_exceeded" if samples and nxt.turn >= nxt.limits.max_turns else None
+    over = StopReason.MAX_ITERATIONS if samples and nxt.turn >= nxt.limits.max_turns else None
     return within_limits(recorded, now, over)
 
 

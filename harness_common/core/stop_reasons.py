@@ -27,8 +27,10 @@ class StopReason(StrEnum):
     NO_PROGRESS = "no_progress"
     DENIED_REPEATEDLY = "denied_repeatedly"
     GUARDRAIL_BLOCKED = "guardrail_blocked"
+    CONTRACT_VIOLATED = "contract_violated"
     REFUSAL = "refusal"
     CHILD_FAILED = "child_failed"
+    NODE_FAILED = "node_failed"
     RETRIES_EXHAUSTED = "retries_exhausted"
     ERROR = "error"
     POISONED = "poisoned"
@@ -49,8 +51,11 @@ PLAIN_WORDS: Final[Mapping[StopReason, str]] = {
     StopReason.NO_PROGRESS: "round after round of tool calls brought nothing new",
     StopReason.DENIED_REPEATEDLY: "the model kept asking for what it may not have",
     StopReason.GUARDRAIL_BLOCKED: "a guardrail of the agent refused what was said",
+    StopReason.CONTRACT_VIOLATED: "the model's answers kept not having the form that its contract "
+    "asks for",
     StopReason.REFUSAL: "the model refused to answer",
     StopReason.CHILD_FAILED: "a child failed that was to take it along",
+    StopReason.NODE_FAILED: "a node of its graph failed, and the graph does not go on without it",
     StopReason.RETRIES_EXHAUSTED: "a step kept failing, also when it was tried again",
     StopReason.ERROR: "a step failed in a way that trying again does not change",
     StopReason.POISONED: "it kept killing the worker processes that held it",

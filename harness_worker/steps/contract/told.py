@@ -12,9 +12,10 @@ from harness_common.core.events import Event
 from harness_common.core.guidance import Guidance
 from harness_common.core.hints import hint
 from harness_common.core.message import Json
+from harness_common.core.stop_reasons import StopReason
 from harness_worker.steps.contract.terms import Terms
 
-VIOLATED: Final = "contract_violated"
+VIOLATED: Final = StopReason.CONTRACT_VIOLATED
 _MAX_QUOTED_CHARS: Final = 2_000
 _MAX_PROBLEMS: Final = 8
 
