@@ -48,8 +48,8 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "i": (fairness.TITLE, fairness.run),
     "j": (queue_million.TITLE, queue_million.run),
     "k": (sandbox.TITLE, sandbox.run),
-    "n": (agents.TITLE, agents.run),
     "l": (stream_deltas.TITLE, stream_deltas.run),
+    "m": (agents.TITLE, agents.run),
 }
 _BEGUN: Final = time.monotonic()
 

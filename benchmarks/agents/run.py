@@ -1,4 +1,4 @@
-"""(n) Thirty scripted tasks under one fault at a time: Harness, a plain loop, LangGraph.
+"""(m) Thirty scripted tasks under one fault at a time: Harness, a plain loop, LangGraph.
 
 The faults: none, the first tool call of a task fails, a malformed call, a 429, a cut stream, an
 injected instruction that the model obeys, a window that overflows, a worker process killed in the

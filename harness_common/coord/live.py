@@ -40,9 +40,11 @@ class _Shown:
         self.pieces = pieces
         self.end = event.get("at", 0) + sum(map(len, pieces or ()))
 
-    def goes_on(self, step: int, at: int) -> bool:
+    def goes_on(self, step: int, at: int | None) -> bool:
         """Tell whether a piece of text `at` this place of a step's answer follows right after."""
-        return self.pieces is not None and self.event["step"] == step and self.end == at
+        if self.pieces is None or self.event["step"] != step:
+            return False
+        return at is None or at == self.end
 
     def grow(self, text: str) -> None:
         """Add the piece that follows."""
@@ -85,9 +87,9 @@ class LiveStream:
         self._growing.pop(run_id, None)
         self._add(_Shown(run_id, event, None))
 
-    def delta(self, run_id: UUID, step: int, text: str, at: int = 0) -> None:
+    def delta(self, run_id: UUID, step: int, text: str, at: int | None = None) -> None:
         """Show a piece of answer text, `at` so many characters from its start; joined to the piece
-        before it when it follows right after that.
+        before it when it follows right after that, which it does when it does not say where it is.
         """
         self._chars += len(text)
         shown = self._growing.get(run_id)
@@ -96,7 +98,10 @@ class LiveStream:
             if self._chars > _LIMIT_CHARS:
                 self._drop_oldest()
             return
-        shown = _Shown(run_id, {"type": "answer.delta", "step": step, "at": at}, [text])
+        event: dict[str, Any] = {"type": "answer.delta", "step": step}
+        if at is not None:
+            event["at"] = at
+        shown = _Shown(run_id, event, [text])
         self._growing[run_id] = shown
         self._add(shown)
 

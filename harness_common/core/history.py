@@ -8,7 +8,8 @@ provider that is asked then. The rules are those of the strictest provider:
   in the order asked, and holds nothing else; results stand nowhere else;
 - ids of tool uses are short, plain and unique in the whole conversation;
 - the first message that is not of the system is the user's, and no message is empty;
-- `Message.extra` goes only to the provider and model that made it, with its message unchanged.
+- what a model's message carries in `extra` goes only to the provider and model that made it, with
+  its message unchanged. (That of other messages is the platform's own; no provider looks at it.)
 
 What is repaired depends only on what came before it: a conversation that grows is repaired to one
 that grows, so that prompt caches hold. Nothing that was said is lost.
@@ -67,7 +68,7 @@ def _problems(messages: Sequence[Message], provider: str, model: str) -> Iterato
     begun = False
     for number, message in enumerate(messages):
         where = f"message {number}"
-        if message.extra is not None and not fits(message.extra, provider, model):
+        if _is_foreign(message, provider, model):
             yield f"{where}: material of another provider or model"
         if asked and not _answers(message, asked):
             yield f"{where}: does not answer the calls before it, each once and in order"
@@ -81,6 +82,16 @@ def _problems(messages: Sequence[Message], provider: str, model: str) -> Iterato
         asked = tuple(use.id for use in message.tool_uses()) if message.role == "assistant" else ()
     if asked:
         yield "the last calls have no results"
+
+
+def _is_foreign(message: Message, provider: str, model: str) -> bool:
+    """Tell whether a message carries material of another provider or model. What names no provider
+    is the platform's own, and stays with what it says itself.
+    """
+    extra = message.extra
+    if extra is None or fits(extra, provider, model):
+        return False
+    return message.role == "assistant" or "provider" in extra
 
 
 def _answers(message: Message, asked: tuple[str, ...]) -> bool:
@@ -232,7 +243,8 @@ class _Repair:
         """Return a message with this content; its extra stays only with what it came with."""
         changed = content != message.content
         extra = message.extra
-        if changed or not fits(extra, self.provider, self.model):
+        of_provider = message.role == "assistant" or "provider" in (extra or ())
+        if (changed and of_provider) or _is_foreign(message, self.provider, self.model):
             extra = None
         if not changed and extra is message.extra:
             return message

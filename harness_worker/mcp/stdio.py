@@ -20,6 +20,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from harness_common.core.errors import Denied
 from harness_common.core.mcp import command_allowed
+from harness_common.redaction import MARK
 from harness_worker.egress.redact import CallSecrets
 from harness_worker.mcp.faults import Unavailable
 
@@ -47,6 +48,7 @@ class Complaints:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._secrets = CallSecrets(secrets)
+        self._short = [secret for secret in secrets if secret]  # these are no words of a sentence
         self._tail = b""
 
     def add(self, data: bytes) -> None:
@@ -55,7 +57,10 @@ class Complaints:
 
     def text(self) -> str:
         """Return its last lines."""
-        return self._secrets.text(self._tail.decode(errors="replace")).strip()[-1_000:]
+        text = self._secrets.text(self._tail.decode(errors="replace"))
+        for secret in self._short:
+            text = text.replace(secret, MARK)
+        return text.strip()[-1_000:]
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from harness_common.contracts.model import ChatRequest
 from harness_common.core import events as ev
 from harness_common.core.budget_guard import warn
 from harness_common.core.call_trace import Trace, trace
+from harness_common.core.denials import is_denied
 from harness_common.core.events import Event
 from harness_common.core.give_up import ask_to_go_on
 from harness_common.core.guidance import NOTHING, Guidance
@@ -58,7 +59,12 @@ def _rejected(call: PendingCall, text: str, error_type: str) -> CallOutcome:
 
 
 def watch_rounds(ctx: StepContext, outcomes: Sequence[CallOutcome]) -> Guidance:
-    """Let the guards over rounds of calls look at this one."""
+    """Let the guards over rounds of calls look at this one.
+
+    Not at one in which all was denied: `core.denials` counts those, and says what is wrong.
+    """
+    if outcomes and all(map(is_denied, outcomes)):
+        return NOTHING
     rows = {row["idx"]: row for row in ctx.calls}
     traces = [_trace(ctx, rows[o.index], o) for o in outcomes]
     blocked = tuple(

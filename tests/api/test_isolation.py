@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
 from harness_api.app import create_app
+from harness_api.responses.ids import Ref
 from harness_common.blobs.local import LocalBlobs
 from harness_common.core.ids import decode, encode
 from harness_common.core.policy import Facts, decide
@@ -25,7 +27,14 @@ BY_ID = sorted(
     for method in route.methods or ()
     # Whoever sets one of that name makes one of their own: see test_secrets, test_mcp_servers.
     if (method, route.path)
-    not in {("PUT", "/v1/secrets/{name}"), ("PUT", "/v1/mcp-servers/{server}")}
+    not in {
+        ("PUT", "/v1/secrets/{name}"),
+        ("PUT", "/v1/mcp-servers/{server}"),
+        (
+            "GET",
+            "/v1/runs/{run_id}/steps/{step}/context",
+        ),  # of a real model: tests/api/test_context.py
+    }
 )
 LISTS = [
     "approvals",
@@ -87,6 +96,8 @@ async def owned(api, play, db, config, tenant):
         "name": "mine",
         "version": "1",
         "call": "2.0",
+        "step": "2",
+        "response_id": str(Ref(decode("run", run["id"]))),
         "schedule": "mine",
         "server": "mine",
         "tool": "mine",
@@ -101,6 +112,7 @@ BODIES = {
     "/v1/approvals/{approval_id}/approve": {"expected_digest": "0" * 64},
     "/v1/approvals/{approval_id}/deny": {"reason": "x"},
     "/v1/runs/{run_id}/input": {"text": "x"},
+    "/v1/runs/{run_id}/interrupt": {"interrupt_type": "pause", "target_step_id": "{run_id}.3"},
     "/v1/runs/{run_id}/messages": {"text": "x"},
     "/v1/runs/{run_id}/calls/{call}/resolve": {"outcome": "failed", "reason": "x"},
 }
@@ -111,10 +123,15 @@ def fill(path: str, ids: dict[str, str]) -> str:
     return re.sub(r"{(\w+)}", lambda m: ids[m[1]], path)
 
 
+def body_of(path: str, ids: dict[str, str]) -> Any:
+    body = BODIES.get(path)
+    return body and {k: fill(v, ids) for k, v in body.items()}
+
+
 @pytest.mark.parametrize(("method", "path"), BY_ID)
 async def test_by_id_the_other_tenant_finds_nothing(api, owned, other_tenant, method, path):
     theirs = await api.request(
-        method, fill(path, owned), headers=other_tenant.headers("admin"), json=BODIES.get(path)
+        method, fill(path, owned), headers=other_tenant.headers("admin"), json=body_of(path, owned)
     )
     assert theirs.status_code == 404, theirs.text
     assert "only mine" not in theirs.text
@@ -158,7 +175,7 @@ async def test_nothing_of_the_owner_was_changed(api, owned, other_tenant):
                 method,
                 fill(path, owned),
                 headers=other_tenant.headers("admin"),
-                json=BODIES.get(path),
+                json=body_of(path, owned),
             )
     assert (await api.get(f"/v1/sessions/{owned['session_id']}")).json()["status"] == "idle"
     assert (await api.get("/v1/schedules/mine")).json()["status"] == "active"

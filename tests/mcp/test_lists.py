@@ -110,5 +110,5 @@ async def test_a_look_at_a_server_says_what_it_finds(bench):
     assert (found["ok"], found["protocol"], found["tools"]) == (True, "2026-07-28", 10)
     found = (await store.read_server(bench.db, bench.tenant_id, "bad"))["checked"]
     assert (found["ok"], found["code"], found["stderr"]) == (
-        False, "MCP_UNAVAILABLE", "token=***",
+        False, "MCP_UNAVAILABLE", "token=[redacted]",
     )  # fmt: skip

@@ -8,6 +8,7 @@ import json
 
 from harness_common.contracts.model import ChatRequest, ToolDef
 from harness_common.core.context_view import is_summary
+from harness_common.core.history import repaired
 from harness_common.core.run import Status
 from harness_common.store.context_reads import read_context
 from harness_worker.models.chat_messages import chat_messages, chat_tools
@@ -21,7 +22,7 @@ async def as_sent(bench, run_id, step):
     seen = await read_context(bench.db, bench.play.tenant_id, run_id, step)
     request = ChatRequest(
         model="m",
-        messages=[one.message for one in seen.shown],
+        messages=repaired([one.message for one in seen.shown], "openai", "m"),
         system=seen.system,
         tools=[ToolDef(**tool) for tool in seen.tools],
     )

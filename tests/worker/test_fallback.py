@@ -157,7 +157,6 @@ async def test_a_model_that_cannot_serve_is_replaced(chain, cannot):
     [
         (refusal(400, "bad", kind="invalid_request_error"), "MODEL_BAD_REQUEST"),
         (refusal(400, "no", code="content_policy_violation"), "MODEL_REFUSED"),
-        (refusal(400, "long", code="context_length_exceeded"), "CONTEXT_OVERFLOW"),
     ],
 )
 async def test_a_refused_request_goes_nowhere_else(chain, refused, code):
@@ -167,6 +166,14 @@ async def test_a_refused_request_goes_nowhere_else(chain, refused, code):
     state = (await chain.play.read(run_id)).state
     assert (state.status, state.error["code"]) == ("failed", code)
     assert await sql(chain.play.db, "TABLE tool_breakers") == [], "an answer is no fault"
+
+
+async def test_a_prompt_that_is_too_long_is_made_shorter_not_sent_elsewhere(chain):
+    chain.first.default = refusal(400, "long", code="context_length_exceeded")
+    run_id = await chain.run()
+    assert chain.second.calls == 0
+    state = (await chain.play.read(run_id)).state
+    assert (state.status, state.next_kind) == ("running", "compact")
 
 
 async def test_a_short_rate_limit_is_waited_for_and_a_long_one_is_not(chain):

@@ -305,7 +305,7 @@ async def test_a_repetition_of_an_unknown_write_waits_with_it(play, db):
     # A person says that it happened; both calls have that answer, and nothing is run.
     await sql(
         db,
-        "UPDATE tool_calls SET status = 'succeeded', result = 'a person saw it' "
+        "UPDATE tool_calls SET status = 'succeeded', error_type = NULL, result = 'a person saw it' "
         "WHERE run_id = :r AND idx = 0",
         r=run_id,
     )

@@ -154,7 +154,7 @@ async def test_what_is_recalled_is_pinned_and_marked(desk):
     run_id = await desk.play.start("When does the report go to Maria?", user_id="ann")
     await work(desk.runtime, desk.play, run_id)
     system = desk.prompts[-1].system
-    assert system.startswith("Be brief.\n\n<memory>")
+    assert system.startswith("Be brief.\n\n## Memory\n<memory>")
     assert "The report goes to Maria on Fridays [" in system
     run = await desk.play.read(run_id)
     assert len(run.state.memo["recalled"]) == 1

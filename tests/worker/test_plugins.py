@@ -86,7 +86,7 @@ async def test_what_a_plugin_brings_is_used(folder, db, tmp_path):
     async with httpx.AsyncClient() as client:
         models = ModelRegistry(settings, client, merged(plugins, "providers"))
         assert models.get("acme/big").provider == "scripted"
-        with pytest.raises(Invalid, match="known are acme, openai, scripted"):
+        with pytest.raises(Invalid, match="known are acme, anthropic, openai, "):
             models.get("nobody/x")
         named = settings.model_copy(update={"embeddings": EmbeddingSettings(provider="acme")})
         embedder = embedder_of(named, client)

@@ -11,8 +11,8 @@ from sqlalchemy.dialects import postgresql
 
 from harness_common.store.migrations.row_security import release, secure
 
-revision = "0019"
-down_revision = "0017"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 

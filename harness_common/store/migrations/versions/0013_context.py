@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from harness_common.store.migrations.row_security import release, secure
 
-revision = "0016"
-down_revision = "0014"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

@@ -16,8 +16,8 @@ from sqlalchemy.dialects import postgresql
 
 from harness_common.store.migrations.row_security import release, secure
 
-revision = "0017"
-down_revision = "0016"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from harness_common.store.migrations.row_security import release, secure
 
-revision = "0014"
+revision = "0012"
 down_revision = "0011"
 branch_labels = None
 depends_on = None
