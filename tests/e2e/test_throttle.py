@@ -95,7 +95,7 @@ def platform(port: int, processes: int = 4) -> Iterator[tuple[Stack, httpx.Clien
         yield stack, client
 
 
-@pytest.mark.parametrize("runs", [72, pytest.param(100, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("runs", [96, pytest.param(120, marks=pytest.mark.nightly)])
 def test_llmock_finds_no_early_call_and_no_storm(runs):
     """60 calls a minute for more runs of four processes; Redis is flushed in the middle."""
     port = free_port()

@@ -41,11 +41,11 @@ def test_the_flags(registry):
 
     assert names("outbound") == {"http_get"}
     assert names("reads_private") == {
-        "sql_query", "sql_schema", "file_read", "file_list", "run_program",
+        "sql_query", "sql_schema", "file_read", "file_list", "run_program", "memory_search",
     }  # fmt: skip
     assert names("untrusted_output") == {"http_get", "artifact_read"}
     assert {s.name for s in specs if s.effect is EffectClass.WRITE} == {
-        "append_line", "write_report", "run_program",
+        "append_line", "write_report", "run_program", "memory_save", "memory_forget",
     }  # fmt: skip
 
 

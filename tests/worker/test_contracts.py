@@ -142,6 +142,20 @@ async def test_a_run_ends_with_an_explanation_when_the_form_never_comes(play, db
     assert detail["expected"] == SCHEMA
 
 
+async def test_the_last_answer_that_a_run_may_take_is_explained_not_asked_for_again(play, db):
+    script = [{"text": "It is a lot."}, {"text": '{"total": 7, "unit": "USD"}'}]
+    runtime, models = await make(db, script, output_schema=SCHEMA, max_turns=1)
+    run_id = await play.start()
+    await sql(
+        db,
+        "UPDATE runs SET limits = jsonb_set(limits, '{max_turns}', '1') WHERE id = :r",
+        r=run_id,
+    )
+    run = await run_to_rest(runtime, play, run_id)
+    assert (str(run.state.status), run.state.stop_reason) == ("failed", "contract_violated")
+    assert len(models.asked) == 1
+
+
 async def test_without_repair_what_is_nearly_right_is_asked_for_again(play, db):
     script = [{"text": 'So: {"total": 1, "unit": "EUR"}'}, {"text": '{"total": 1, "unit": "EUR"}'}]
     runtime, models = await make(db, script, output_schema=SCHEMA, contract={"repair": False})

@@ -30,6 +30,8 @@ class Terms:
     """Whether the model asks for tools by the action schema."""
     answering: bool = False
     """Whether the model said that its answer comes next."""
+    is_last: bool = False
+    """Whether the run may take no answer after this one."""
     memo: Mapping[str, Json] | None = None
     clean: Callable[[str], str] = str
     """Blots secrets out of what is put on record."""
@@ -59,6 +61,7 @@ def terms_of(ctx: StepContext, can: Capabilities, tools: Sequence[ToolSpec]) -> 
         hidden=frozenset(ctx.spec.tools) - {t.name for t in tools},
         by_actions=asks_by_text and bool(tools) and not answering,
         answering=answering,
+        is_last=ctx.is_last_answer,
         memo=memo,
         clean=lambda text: blot(redactor.clean(tenant_id, text)),
     )

@@ -54,7 +54,7 @@ def refused(
         "of_asks": terms.spec.reasks,
     }
     event = Event(ev.ANSWER_REFUSED, told, terms.step)
-    if terms.reasks >= terms.spec.reasks:
+    if terms.is_last or terms.reasks >= terms.spec.reasks:
         return Guidance(events=(event,), stop=VIOLATED, error=_error(terms, told, listed, quoted))
     memo = {"reasks": terms.reasks + 1} | ({"answering": True} if terms.answering else {})
     words = (
