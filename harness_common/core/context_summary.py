@@ -16,6 +16,7 @@ from harness_common.core.context_view import (
     is_summary,
     section_of,
 )
+from harness_common.core.hints import is_hint
 from harness_common.core.message import Json, Message, Text, ToolResult, ToolUse, Trust
 from harness_common.core.tokens import BYTES_PER_TOKEN, json_text, text_bytes
 
@@ -139,6 +140,11 @@ def counted(shown: Sequence[Shown]) -> dict[str, int]:
         results += found
         if one.message.role == "assistant":
             answers, turns = answers + 1, turns + 1
-        elif one.message.role == "user" and not found and section_of(one.message) is None:
+        elif one.message.role == "user" and not found and _is_of_user(one.message):
             answers = 0
     return {"covers": covers, "results": results, "turns": turns, "answers": answers}
+
+
+def _is_of_user(message: Message) -> bool:
+    """Tell whether a user said it, and not the platform in that place."""
+    return section_of(message) is None and not is_hint(message)

@@ -32,11 +32,6 @@ SELECT count(*) AS rows, sum(bytes) AS bytes FROM (
 """
 
 
-@pytest.mark.xfail(
-    run=False,
-    reason="a known defect: after a later compaction the scripted model loses its place in the "
-    "script (position 116 became 13), so that the run goes on for ever",
-)
 @pytest.mark.timeout(300)
 async def test_a_run_of_500_turns(db, play):
     tools = [look_tool(200)]
