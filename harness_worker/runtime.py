@@ -197,10 +197,6 @@ class Runtime:
         """
         return self._messages.get(run_id, _NOTHING).tail
 
-    def known_messages(self, run_id: UUID) -> tuple[Message, ...]:
-        """Return them without their numbers."""
-        return self.known(run_id).messages
-
     def remember(self, run_id: UUID, messages: tuple[Message, ...], first: int = 1) -> None:
         """Keep a run's committed messages from number `first` on for its next step; the least
         lately used go first.

@@ -31,7 +31,8 @@ from harness_api.client.types import Approval, Effect, Run
 
 Json = Any
 _LIMIT_S: Final = 120.0
-_PRESETS: Final = {"retrieval": "retrieval", "data": "data", "orchestration": "orchestration"}
+_KINDS: Final = ("retrieval", "data", "orchestration")
+"""Of tasks: each has an agent, with the preset of that name."""
 
 
 def environment(base_url: str, fault: str, folder: Path) -> dict[str, str]:
@@ -64,11 +65,11 @@ def run(lab: Lab, fault: str, folder: Path) -> tuple[list[Done], Counter[str]]:
 
 
 def _apply_agents(client: Client, fault: str) -> None:
-    for kind, preset in _PRESETS.items():
+    for kind in _KINDS:
         spec: dict[str, Json] = {
             "model": "openai/brain",
             "system": "You are a careful assistant. Use the tools; answer when you are done.",
-            "preset": preset,
+            "preset": kind,
             "tools": list(tools.descriptions()),
             "retry": {"base_s": 0.2},
         }
@@ -84,7 +85,7 @@ def _part(lab: Lab, client: Client, part: tuple[Task, ...], fault: str, folder: 
     kill, deadline = fault == "killed", time.monotonic() + _LIMIT_S
     while True:
         if kill and _is_time(effects, size, folder, part):
-            kill = not _kill_one(lab, part)
+            kill = not _kill_one(lab)
         found = {name: client.runs.get(run_id) for name, run_id in runs.items()}
         if all(run.is_over for run in found.values()):
             return [_done(name, run) for name, run in found.items()]
@@ -101,9 +102,8 @@ def _is_time(effects: Path, size: int, folder: Path, part: tuple[Task, ...]) -> 
     return any((folder / f"seen-{task.id}").exists() for task in part)
 
 
-def _kill_one(lab: Lab, part: tuple[Task, ...]) -> bool:
-    """Kill -9 a worker process that holds a run."""
-    del part
+def _kill_one(lab: Lab) -> bool:
+    """Kill -9 a worker process that holds a run; False when none does."""
     with psycopg.connect(lab.database_url, autocommit=True) as conn:
         row = conn.execute(
             "SELECT w.pid FROM runs r JOIN workers w ON w.incarnation = r.claimed_by "

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from harness_api.cli.breaker_table import print_breakers
 from harness_api.cli.options import Json, connect, examples
-from harness_api.cli.output import print_json, print_table, short
+from harness_api.cli.output import print_json
 
 app = typer.Typer(help="Models that fail, and are passed over by agents that have another.")
 
@@ -17,20 +18,7 @@ def breakers(as_json: Json = False) -> None:
     """List the models that failed lately; one that is open is passed over until its time."""
     with connect() as client:
         found = list(client.models.breakers())
-    if as_json:
-        print_json({"data": found})
-        return
-    print_table(
-        ("model", "state", "failures", "went well", "tried again", "opened", "times", "last fault"),
-        [
-            (
-                b.model, b.state, b.failures, b.successes, b.until, b.opened_at, b.opens,
-                short(b.reason, 60),
-            )
-            for b in found
-        ],
-        "No model has failed lately.",
-    )  # fmt: skip
+    print_breakers("model", [(b.model, b) for b in found], as_json=as_json)
 
 
 @app.command("reset-breaker", epilog=examples("harness models reset-breaker openai/gpt-5-mini"))

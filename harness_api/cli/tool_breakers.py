@@ -6,28 +6,16 @@ from typing import Annotated
 
 import typer
 
+from harness_api.cli.breaker_table import print_breakers
 from harness_api.cli.options import Json, connect
-from harness_api.cli.output import print_json, print_table, short
+from harness_api.cli.output import print_json
 
 
 def breakers(as_json: Json = False) -> None:
     """List the tools that failed lately; one that is open is not called until its time."""
     with connect() as client:
         found = list(client.tools.breakers())
-    if as_json:
-        print_json({"data": found})
-        return
-    print_table(
-        ("tool", "state", "failures", "went well", "tried again", "opened", "times", "last fault"),
-        [
-            (
-                b.tool, b.state, b.failures, b.successes, b.until, b.opened_at, b.opens,
-                short(b.reason, 60),
-            )
-            for b in found
-        ],
-        "No tool has failed lately.",
-    )  # fmt: skip
+    print_breakers("tool", [(b.tool, b) for b in found], as_json=as_json)
 
 
 def reset_breaker(

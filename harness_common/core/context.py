@@ -9,18 +9,12 @@ from harness_common.core.context_view import Shown
 from harness_common.core.message import Message, ToolResult, ToolUse
 
 
-def closed_history(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Answer every tool use that has no result, right after the message that asked.
-
-    A run that was cancelled or failed leaves such orphans; providers refuse a conversation that has
-    one.
-    """
-    return tuple(one.message for one in closed_past([Shown(m) for m in messages]))
-
-
 def closed_past(shown: Sequence[Shown]) -> tuple[Shown, ...]:
-    """Do what `closed_history` does for messages that know where they come from; an answer that was
-    put in comes from nowhere.
+    """Answer every tool use that has no result, right after the message that asked; an answer that
+    was put in comes from nowhere.
+
+    A run that was cancelled or failed leaves such orphans. `core.history` would answer them too,
+    for each request anew; here they get the words for what became of them.
     """
     return tuple(_closed(shown))
 

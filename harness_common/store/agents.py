@@ -7,17 +7,14 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import distinct_on
-
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.output import check_output_schema
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database, Row, run_sql
 from harness_common.store.schema import agents
+from harness_common.store.versions import list_newest, list_of_name, read_one
 
 _TRIES: Final = 5
 
@@ -59,34 +56,17 @@ async def put_agent(
 async def list_agents(
     db: Database, tenant_id: UUID, *, before: UUID | None, limit: int
 ) -> list[Row]:
-    """Return the newest version of each agent, last changed first, of those made before the
-    version `before`.
+    """Return the newest version of each agent, last changed first, of those made before the version
+    `before`.
     """
-    newest = (
-        select(agents)
-        .ext(distinct_on(agents.c.name))
-        .where(agents.c.tenant_id == tenant_id)
-        .order_by(agents.c.name, agents.c.version.desc())
-        .subquery()
-    )
-    query = select(newest)
-    if before is not None:
-        query = query.where(newest.c.id < before)
-    async with db.tenant_transaction(tenant_id) as conn:
-        return await run_core(conn, query.order_by(newest.c.id.desc()).limit(limit), db.timeout_s)
+    return await list_newest(db, agents, tenant_id, before=before, limit=limit)
 
 
 async def list_versions(
     db: Database, tenant_id: UUID, name: str, *, before: int | None, limit: int
 ) -> list[Row]:
     """Return the versions of an agent, newest first; raises `NotFound` for an unknown name."""
-    query = select(agents).where(agents.c.tenant_id == tenant_id, agents.c.name == name)
-    if before is not None:
-        query = query.where(agents.c.version < before)
-    async with db.tenant_transaction(tenant_id) as conn:
-        rows = await run_core(
-            conn, query.order_by(agents.c.version.desc()).limit(limit), db.timeout_s
-        )
+    rows = await list_of_name(db, agents, tenant_id, name, before=before, limit=limit)
     if not rows and before is None:
         raise _no_agent(name, None)
     return rows
@@ -94,14 +74,10 @@ async def list_versions(
 
 async def read_agent(db: Database, tenant_id: UUID, name: str, version: int | None = None) -> Row:
     """Read one version of an agent, the newest by default; raises `NotFound`."""
-    query = select(agents).where(agents.c.tenant_id == tenant_id, agents.c.name == name)
-    if version is not None:
-        query = query.where(agents.c.version == version)
-    async with db.tenant_transaction(tenant_id) as conn:
-        rows = await run_core(conn, query.order_by(agents.c.version.desc()).limit(1), db.timeout_s)
-    if not rows:
+    row = await read_one(db, agents, tenant_id, name, version)
+    if row is None:
         raise _no_agent(name, version)
-    return rows[0]
+    return row
 
 
 def _no_agent(name: str, version: int | None) -> NotFound:

@@ -12,17 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import distinct_on
-
 from harness_common.contracts.skill import Pin, PinnedSkill, SkillSpec
 from harness_common.core.errors import Conflict, NotFound, Permanent
 from harness_common.core.message import Json
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import skills
+from harness_common.store.versions import list_newest, list_of_name, read_one
 
 _TRIES: Final = 5
 _CACHED: Final = 500
@@ -58,32 +55,17 @@ async def put_skill(
 async def list_skills(
     db: Database, tenant_id: UUID, *, before: UUID | None, limit: int
 ) -> list[Row]:
-    """Return the newest version of each skill, last changed first."""
-    newest = (
-        select(skills)
-        .ext(distinct_on(skills.c.name))
-        .where(skills.c.tenant_id == tenant_id)
-        .order_by(skills.c.name, skills.c.version.desc())
-        .subquery()
-    )
-    query = select(newest)
-    if before is not None:
-        query = query.where(newest.c.id < before)
-    async with db.tenant_transaction(tenant_id) as conn:
-        return await run_core(conn, query.order_by(newest.c.id.desc()).limit(limit), db.timeout_s)
+    """Return the newest version of each skill, last changed first, of those made before the version
+    `before`.
+    """
+    return await list_newest(db, skills, tenant_id, before=before, limit=limit)
 
 
 async def list_versions(
     db: Database, tenant_id: UUID, name: str, *, before: int | None, limit: int
 ) -> list[Row]:
     """Return the versions of a skill, newest first; raises `NotFound` for an unknown name."""
-    query = select(skills).where(skills.c.tenant_id == tenant_id, skills.c.name == name)
-    if before is not None:
-        query = query.where(skills.c.version < before)
-    async with db.tenant_transaction(tenant_id) as conn:
-        rows = await run_core(
-            conn, query.order_by(skills.c.version.desc()).limit(limit), db.timeout_s
-        )
+    rows = await list_of_name(db, skills, tenant_id, name, before=before, limit=limit)
     if not rows and before is None:
         raise no_skill(name, None)
     return rows
@@ -91,14 +73,10 @@ async def list_versions(
 
 async def read_skill(db: Database, tenant_id: UUID, name: str, version: int | None = None) -> Row:
     """Read one version of a skill, the newest by default; raises `NotFound`."""
-    query = select(skills).where(skills.c.tenant_id == tenant_id, skills.c.name == name)
-    if version is not None:
-        query = query.where(skills.c.version == version)
-    async with db.tenant_transaction(tenant_id) as conn:
-        rows = await run_core(conn, query.order_by(skills.c.version.desc()).limit(1), db.timeout_s)
-    if not rows:
+    row = await read_one(db, skills, tenant_id, name, version)
+    if row is None:
         raise no_skill(name, version)
-    return rows[0]
+    return row
 
 
 def no_skill(name: str, version: int | None, field_: str = "name") -> NotFound:

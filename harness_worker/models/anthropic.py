@@ -190,7 +190,7 @@ class Anthropic:
         }
         body["model"] = self.model
         body.setdefault("max_tokens", request.max_tokens)
-        choice = _tool_choice(getattr(request, "tool_choice", None)) if written.tools else None
+        choice = _tool_choice(request.tool_choice) if written.tools else None
         if choice is not None:
             body["tool_choice"] = choice
         _set_thinking(body, written, keep=options.get("keep_reasoning") is True)
@@ -213,13 +213,15 @@ class Anthropic:
 class _Talk:
     """How this provider's server speaks (`sse_call.Dialect`)."""
 
-    __slots__ = ("_origin", "base_url_setting", "name", "secret")
+    __slots__ = ("_origin", "base_url_setting", "last", "name", "protocol", "secret")
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
         self.name = f"{origin.provider}/{origin.model}"
         self.secret = origin.secret
         self.base_url_setting = "HARNESS_ANTHROPIC_BASE_URL"
+        self.protocol = "the Messages API"
+        self.last = b""
 
     def refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> HarnessError:
         """Classify an answer of an error status."""

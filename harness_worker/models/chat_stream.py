@@ -105,6 +105,13 @@ class ChatAnswer:
             content.append(ToolUse(use_id, call.name, value, raw))
         return Message("assistant", tuple(content))
 
+    def add_whole(self, body: dict[str, Json]) -> str:
+        """Take an answer that came in one piece; raises `ValueError` when there is none in it."""
+        text = self.add(body)
+        if not self.alive:
+            raise ValueError("there is no answer in it")
+        return text
+
     def finish(self) -> Finish:
         """Say how the answer ended: by its tool calls first, because servers end those with `stop`
         too.

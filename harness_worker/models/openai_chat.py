@@ -86,8 +86,7 @@ class OpenAIChat:
 
     async def _sample(self, request: ChatRequest, on_delta: OnDelta | None) -> ChatResult:
         body = write_body(self._name, self._body(request))
-        call = await self._endpoint.ask(request, body, ChatAnswer(), on_delta)
-        result = call.result(self.model)
+        result = await self._endpoint.ask(request, body, ChatAnswer(), on_delta)
         return replace(result, cost_usd=self._prices.cost_usd(self._name, result.usage))
 
     def count_tokens(self, request: ChatRequest) -> int:

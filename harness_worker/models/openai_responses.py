@@ -117,8 +117,7 @@ class OpenAIResponses:
         answer = ResponsesAnswer(
             self.model, keep_text=request.options.get("keep_reasoning") is True
         )
-        call = await self._endpoint.ask(request, body, answer, on_delta)
-        result = call.result(self.model)
+        result = await self._endpoint.ask(request, body, answer, on_delta)
         cost = self._prices.cost_usd(self._name, result.usage)
         if cost is None:
             cost = self._prices.cost_usd(f"openai/{self.model}", result.usage)

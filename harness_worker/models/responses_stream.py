@@ -157,6 +157,13 @@ class ResponsesAnswer:
             "assistant", tuple(content), extra=self._extra(len(content), reasoning, phases)
         )
 
+    def add_whole(self, body: dict[str, Json]) -> str:
+        """Take an answer that came in one piece; raises `ValueError` when there is none in it."""
+        text = self.add(body)
+        if not self.alive:
+            raise ValueError("there is no answer in it")
+        return text
+
     def finish(self) -> Finish:
         """Say how the answer ended: by its tool calls first, whatever the status says."""
         output = self._output()

@@ -66,6 +66,10 @@ class Dialect(Protocol):
     """The credential, which no message may quote."""
     base_url_setting: str
     """The setting that holds the address."""
+    protocol: str
+    """The API in our own words, for people."""
+    last: bytes
+    """The data that ends a stream where no event does; empty: there is none."""
 
     def refusal(self, status: int, body: bytes, headers: Mapping[str, str]) -> HarnessError:
         """Classify an answer of an error status."""
@@ -152,9 +156,11 @@ class SseCall:
             if done:
                 continue
             try:
-                events = decoder.feed(chunk)
+                events = decoder.feed_data(chunk)
             except ValueError as error:
                 raise self._bad_stream(error) from None
+            if not events:
+                continue
             done = await self._take(events)
             if self._answer.alive and self._first_token_s is None:
                 self._first_token_s = self._now() - self._started
@@ -162,13 +168,16 @@ class SseCall:
             if done:
                 self._deadline.reschedule(self._now() + DRAIN_S)
         if not done:
-            await self._take([event for event in decoder.flush() if _is_whole(event[1])])
+            await self._take([data for _, data in decoder.flush() if self._is_whole(data)])
 
-    async def _take(self, events: list[tuple[bytes, bytes]]) -> bool:
+    async def _take(self, events: list[bytes]) -> bool:
         """Add the events of one chunk, show their text in one piece, and tell whether it is all."""
         pieces: list[str] = []
-        for _, data in events:
-            pieces.append(self._add(data))
+        for data in events:
+            if data[:1] != b"{" and self._is_last(data):
+                self._answer.done = True
+            else:
+                pieces.append(self._add(data))
             if self._answer.done:
                 break
         if self._on_delta is not None and (text := "".join(pieces)):
@@ -177,7 +186,7 @@ class SseCall:
 
     async def _take_whole(self, response: httpx.Response) -> None:
         """Read an answer in one piece: streaming is off, or the server does not know how."""
-        text = self._add(await read_at_most(response, MAX_ANSWER_CHARS), whole=True)
+        text = self._add(await _read_at_most(response, MAX_ANSWER_CHARS), whole=True)
         self._answer.done = True
         self._first_token_s = self._now() - self._started
         if self._on_delta is not None and text:
@@ -211,13 +220,28 @@ class SseCall:
                 code="MODEL_BAD_REQUEST",
                 status=response.status_code,
             )
-        body = await read_at_most(response, MAX_ERROR_BYTES)
+        body = await _read_at_most(response, MAX_ERROR_BYTES)
         return self._dialect.refusal(response.status_code, body, response.headers)
+
+    def _is_last(self, data: bytes) -> bool:
+        return bool(self._dialect.last) and data.strip() == self._dialect.last
+
+    def _is_whole(self, data: bytes) -> bool:
+        """Tell whether the last event of a stream arrived whole; half of one only shows that the
+        stream was cut.
+        """
+        if self._is_last(data):
+            return True
+        try:
+            orjson.loads(data)
+        except ValueError:
+            return False
+        return True
 
     def _bad_stream(self, error: Exception) -> Transient:
         words = redact(str(error), self._dialect.secret)
         return Transient(
-            f"{self._dialect.name}: the answer is not in the form of its API: {words}",
+            f"{self._dialect.name}: the stream is not {self._dialect.protocol}: {words}",
             code="BAD_STREAM",
         )
 
@@ -240,18 +264,7 @@ class SseCall:
         )
 
 
-def _is_whole(data: bytes) -> bool:
-    """Tell whether the last event of a stream arrived whole; half of one only shows that the stream
-    was cut.
-    """
-    try:
-        orjson.loads(data)
-    except ValueError:
-        return False
-    return True
-
-
-async def read_at_most(response: httpx.Response, limit: int) -> bytes:
+async def _read_at_most(response: httpx.Response, limit: int) -> bytes:
     """Read a body, and no more of it than about `limit` bytes."""
     parts: list[bytes] = []
     size = 0

@@ -72,11 +72,9 @@ async def run(ctx: StepContext) -> ModelAnswered | ContextFull:
     if railed.message is not answered.message:
         ruled = replace(ruled, output=None)  # the output is what the guardrail made of it
     said = after_answer(ctx, request, railed)
-    return replace(
-        railed,
-        session_summary=await session_memory.after_answer(ctx, railed),
-        guidance=summed((memory.guidance, asked.guidance, ruled, rails.guidance, said)),
-    )
+    guidance = summed((memory.guidance, asked.guidance, ruled, rails.guidance, said))
+    ruled_on = replace(railed, guidance=guidance)
+    return replace(ruled_on, session_summary=await session_memory.after_answer(ctx, ruled_on))
 
 
 def _request(ctx: StepContext, prompt: Prompt) -> ChatRequest:

@@ -10,8 +10,13 @@ from harness_worker.steps.context import StepContext
 
 
 async def after_answer(ctx: StepContext, answer: ModelAnswered) -> str | None:
-    """Return the session's summary with this run's answer; None when the run goes on."""
+    """Return the session's summary with this run's answer; None when the run goes on, or ends
+    without one that its guards accept.
+    """
+    said = answer.guidance
     if answer.message.has_tool_uses() or answer.finish not in {"stop", "length"}:
+        return None
+    if said.again or said.stop or said.next_kind:
         return None
     return await remembered(ctx, answer.message.text())
 

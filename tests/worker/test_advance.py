@@ -30,7 +30,7 @@ async def test_an_eviction_during_the_claim_does_not_cut_the_context(play, db):
     await asyncio.sleep(0)
     await asyncio.sleep(0)  # now it waits for the claim
     runtime.remember(uuid4(), (user("x" * 20_000_000),))  # another run fills the cache
-    assert runtime.known_messages(run_id) == ()
+    assert runtime.known(run_id).messages == ()
     await task
     assert [len(messages) for messages in seen] == [1]
 
