@@ -23,7 +23,9 @@ COMPACT: Final = "compact"
 NODE: Final = "node"
 """One step of a graph run: all calls of the nodes whose turn has come."""
 WITHOUT_CALLS: Final = frozenset({MODEL, COMPACT})
-"""Step kinds that make no calls; those of all others stand in the ledger."""
+"""Step kinds that make no calls; those of all others stand in the ledger. `claim.sql` and
+`commit.sql` name them too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
