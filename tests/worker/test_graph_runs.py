@@ -117,10 +117,12 @@ async def test_a_crash_in_the_middle_of_a_map_repeats_no_finished_part(play, db,
     what was under way, and of writes nothing at all.
     """
     seen: list[int] = []
+    under_way: set[int] = set()
     crash = asyncio.Event()
 
     async def before(i):
         if i >= 12:  # the last four of the step: by then the others are kept
+            under_way.add(i)
             await crash.wait()
             raise Crash
 
@@ -131,7 +133,10 @@ async def test_a_crash_in_the_middle_of_a_map_repeats_no_finished_part(play, db,
     version = (await play.read(run_id)).version
     working = asyncio.ensure_future(step(runtime, play, run_id))
     async with asyncio.timeout(20):
-        while sum(c["status"] == "succeeded" for c in await play.calls(run_id)) < 13:  # noqa: ASYNC110
+        while (  # noqa: ASYNC110
+            len(under_way) < 4
+            or sum(c["status"] == "succeeded" for c in await play.calls(run_id)) < 13
+        ):
             await asyncio.sleep(0.02)
     crash.set()
     with pytest.raises(Crash):
