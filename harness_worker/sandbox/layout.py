@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ ENVIRONMENT = {
 }
 WORK = "/work"
 """The work folder in tier A; in tier B it is the current folder."""
+HOST = "/host"
+"""Where tier A shows a folder of the machine that its own work folder would hide."""
 
 
 _START = """
@@ -80,9 +83,15 @@ class Profile:
         modules = tuple((name, path) for name, path in data["modules"])
         return Profile(**{**data, **lists, "modules": modules})
 
-    def argv(self, setup: str) -> list[str]:
-        """Return the command that runs `inside` in the cage."""
-        return [self.python, "-I", "-c", _START, json.dumps(dict(self.modules)), setup]
+    def argv(self, setup: str, shown: Callable[[str], str] = str) -> list[str]:
+        """Return the command that runs `inside` in the cage; `shown` says where a path is there."""
+        modules = {name: shown(path) for name, path in self.modules}
+        return [shown(self.python), "-I", "-c", _START, json.dumps(modules), setup]
+
+
+def shown_in_cage(path: str) -> str:
+    """Return where tier A shows a path of the machine: the same, unless it is below `WORK`."""
+    return HOST + path if path == WORK or path.startswith(f"{WORK}/") else path
 
 
 def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> list[str]:
@@ -105,7 +114,7 @@ def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> lis
     if not any(path.startswith("/root/") for path in profile.trees):
         argv += ["--perms", "0000", "--dir", "/root"]
     for path in (*ETC, *profile.trees):
-        argv += ["--ro-bind-try", path, path]
+        argv += ["--ro-bind-try", path, shown_in_cage(path)]
     if profile.proxy:
         argv += ["--ro-bind", profile.proxy, PROXY_INSIDE]
     size = ["--size", str(profile.disk_bytes)]
@@ -113,7 +122,7 @@ def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> lis
     argv += ["--remount-ro", "/dev", *size, "--perms", "0700", "--tmpfs", WORK]
     argv += [*size, "--perms", "1777", "--tmpfs", "/tmp", "--chdir", WORK]  # noqa: S108
     argv += ["--remount-ro", "/", "--seccomp", str(seccomp_fd), "--"]
-    return [*argv, *profile.argv(setup)]
+    return [*argv, *profile.argv(setup, shown_in_cage)]
 
 
 PROXY_INSIDE = "/run/egress.sock"
