@@ -21,6 +21,7 @@ from harness_common.broker.app import make_app
 from harness_common.broker.publish import Bell, Doorbell
 from harness_common.commands import StartRun, start_run
 from harness_common.contracts.agent import AgentSpec
+from harness_common.settings import Settings
 from harness_common.store.agents import put_agent
 from harness_common.store.apply import RING_AFTER_S
 from harness_common.store.audit import Actor
@@ -220,14 +221,19 @@ class Load:
 @asynccontextmanager
 async def open_load(lab: Lab) -> AsyncIterator[Load]:
     """Make the tenant of a lab and connect as the API does."""
-    settings = lab.settings
-    bell = Bell(make_app(settings))
+    bell = Bell(make_app(lab.settings))
     try:
-        url = lab.worker_database_url
-        async with Database(url, settings.database, name="bench") as db:
-            await db.ready()
-            async with db.transaction() as conn:
-                row = await ensure_tenant(conn, settings, "default", db.timeout_s)
-            yield Load(lab, db, bell, row["tenant_id"])
+        async with connected(lab.settings, lab.worker_database_url) as (db, tenant_id):
+            yield Load(lab, db, bell, tenant_id)
     finally:
         await asyncio.to_thread(bell.close)
+
+
+@asynccontextmanager
+async def connected(settings: Settings, url: str) -> AsyncIterator[tuple[Database, UUID]]:
+    """Connect to a lab's database; gives it with the id of the tenant, which is made if missing."""
+    async with Database(url, settings.database, name="bench") as db:
+        await db.ready()
+        async with db.transaction() as conn:
+            row = await ensure_tenant(conn, settings, "default", db.timeout_s)
+        yield db, row["tenant_id"]

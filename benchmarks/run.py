@@ -1,7 +1,7 @@
 """Measure the platform: `python -m benchmarks.run`, which is `make bench`.
 
 Writes benchmarks/results/latest.json and prints a table. Exits 1 when a check fails (a step lost or
-committed twice, say), 3 when all is right but a target is missed, 130 on Ctrl-C. What each
+committed twice, say), 130 on Ctrl-C; the table says which targets hold. What each
 benchmark does and how to read it: benchmarks/README.md.
 """
 
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 from benchmarks import (
@@ -33,6 +34,7 @@ from benchmarks.agents import run as agents
 from benchmarks.options import Options
 from benchmarks.report import RESULTS, Json, Outcome, facts, table, to_json, write
 from benchmarks.stack import BenchFailed, Stack
+from harness_common.core.errors import HarnessError
 
 Benchmark = Callable[[Stack, Options], Outcome]
 
@@ -87,8 +89,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def measure(stack: Stack, keys: Sequence[str], options: Options) -> dict[str, Json]:
-    """Run benchmarks one after another; one that breaks is a failed check, and the rest goes on."""
+def measure(stack: Stack, keys: Sequence[str], options: Options, path: Path) -> dict[str, Json]:
+    """Run benchmarks one after another; one that breaks is a failed check, and the rest goes on.
+    Each is in the file when it ends: what comes after may be interrupted.
+    """
     sections: dict[str, Json] = {}
     for key in keys:
         title, benchmark = BENCHMARKS[key]
@@ -96,10 +100,11 @@ def measure(stack: Stack, keys: Sequence[str], options: Options) -> dict[str, Js
         say(f"({key}) {title}")
         try:
             outcome = benchmark(stack, options)
-        except BenchFailed as error:
+        except (BenchFailed, HarnessError) as error:
             say(f"({key}) failed: {error}")
             outcome = Outcome([], {}, [str(error)])
         sections[key] = to_json(key, title, outcome, where)
+        write(path, {key: sections[key]})
     return sections
 
 
@@ -118,11 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = RESULTS / ("quick.json.tmp" if args.quick else "latest.json")
     try:
         with Stack(say) as stack:
-            sections = measure(stack, args.only, options)
+            sections = measure(stack, args.only, options, path)
     except KeyboardInterrupt:
-        say("interrupted; nothing was written")
+        say("interrupted; what had ended is in the file")
         return 130
-    write(path, sections)
     print(json.dumps(sections, indent=1, ensure_ascii=False) if args.json else table(sections))
     say(f"written to {path}")
     return 1 if any(section["problems"] for section in sections.values()) else 0
