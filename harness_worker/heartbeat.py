@@ -19,6 +19,7 @@ from harness_common.core.ids import encode
 from harness_common.core.inputs import Released
 from harness_common.core.rules import advance as advance_state
 from harness_common.core.throttle import ENDS_AFTER_S
+from harness_common.store import json_codec
 from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable, Row
 from harness_worker.runtime import Runtime, register
@@ -39,6 +40,7 @@ async def beat(runtime: Runtime) -> None:
             "held": len(held),
             "claims": [h.claim_id for h in held],
             "queue_age_s": age_s,
+            "sandbox": _sandbox_told(runtime),
             "orphan_after_s": 2 * runtime.settings.worker.renew_s,
             "throttle_ends_after_s": ENDS_AFTER_S,
         },
@@ -61,6 +63,14 @@ async def beat(runtime: Runtime) -> None:
             await _heed(runtime, row)
         except Exception:  # one run that cannot be read must not silence the heartbeat
             log.exception("claim.not_given_back", run_id=encode("run", row["run_id"]))
+
+
+def _sandbox_told(runtime: Runtime) -> str | None:
+    """Write which sandbox this process has; None until that is known."""
+    found = runtime.sandbox.found if runtime.sandbox is not None else None
+    if found is None:
+        return None
+    return json_codec.dumps_text({"tier": str(found.best), "why_not": dict(found.why_not)})
 
 
 async def _heed(runtime: Runtime, row: Row) -> None:

@@ -119,9 +119,9 @@ def workers(as_json: Json = False) -> None:
         print_json({"data": found})
         return
     print_table(
-        ("name", "host", "pid", "state", "held", "room", "queues", "seen"),
+        ("name", "host", "pid", "state", "held", "room", "queues", "sandbox", "seen"),
         [
-            (w.name, w.host, w.pid, _state(w), w.held, w.concurrency, w.queues, w.seen_at)
+            (w.name, w.host, w.pid, _state(w), w.held, w.concurrency, w.queues, _tier(w), w.seen_at)
             for w in found
         ],
         "No workers. Start some with `harness worker` or `harness dev`.",
@@ -146,6 +146,11 @@ def _state(worker: Worker) -> str:
     if worker.died_at is not None:
         return f"dead: {worker.died_why or 'unknown'}"
     return "stopping" if worker.stopping_at is not None else "alive"
+
+
+def _tier(worker: Worker) -> str | None:
+    """Name the sandbox that a worker found to hold; None until it knows."""
+    return None if worker.sandbox is None else str(worker.sandbox["tier"])
 
 
 def _print(tenant: Tenant, as_json: bool) -> None:

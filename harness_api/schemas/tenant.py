@@ -94,6 +94,13 @@ class PluginView(Output):
     problem: str
 
 
+class SandboxView(Output):
+    """Which sandbox a worker has: the best tier that holds (A, B or none), and why no better."""
+
+    tier: str
+    why_not: dict[str, str]
+
+
 class WorkerView(Output):
     """A worker process: one life of it has one `incarnation`."""
 
@@ -112,6 +119,8 @@ class WorkerView(Output):
     died_why: str | None
     plugins: list[PluginView]
     """What installed packages bring to it."""
+    sandbox: SandboxView | None
+    """None until its self-test has ended."""
 
 
 class AuditView(Output):

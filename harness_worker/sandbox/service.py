@@ -114,6 +114,14 @@ class WorkerSandbox:
             self._report = None  # the next call tries again
             raise
 
+    @property
+    def found(self) -> TierReport | None:
+        """Return what the self-test found, if it has ended."""
+        task = self._report
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
+
     async def _find_out(self) -> TierReport:
         if not kernel.SUPPORTED:
             why = "it needs Linux on x86-64"

@@ -11,6 +11,8 @@ from harness_common.broker.app import app
 from harness_common.broker.publish import Bell
 from harness_common.contracts.sandbox import CageJob, SandboxTier
 from harness_common.settings import Settings
+from harness_common.store.tenants import list_workers
+from harness_worker.heartbeat import beat
 from harness_worker.runtime import close_runtime, open_runtime
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +25,11 @@ async def test_a_worker_brings_its_sandbox_and_takes_it_along(database_url, valk
     try:
         result = await runtime.sandbox.run(CageJob("python", "print(42)"), SandboxTier.B)
         assert result.stdout == "42\n"
+        found = runtime.sandbox.found
+        assert found is not None, "it ran a job, so that its self-test has ended"
+        await beat(runtime)
+        (row,) = await list_workers(runtime.db)
+        assert row["sandbox"] == {"tier": str(found.best), "why_not": dict(found.why_not)}
         jailer, folder = runtime.sandbox.link.pid, runtime.sandbox.link.folder
     finally:
         await close_runtime(runtime)

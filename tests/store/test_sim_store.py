@@ -359,7 +359,7 @@ class Both:
         claims = [h.claim_id for h in self.handles if h.claim_id and self.rng.random() < 0.5]
         after_s = self.rng.choice((-1.0, 3600.0))
         params = {
-            "worker": worker, "held": 0, "claims": claims, "queue_age_s": 0.0,
+            "worker": worker, "held": 0, "claims": claims, "queue_age_s": 0.0, "sandbox": None,
             "orphan_after_s": after_s, "throttle_ends_after_s": 60.0,
         }  # fmt: skip
         real = await self.db.fetch("heartbeat", params)

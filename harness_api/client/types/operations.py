@@ -67,6 +67,7 @@ class Worker(View):
     died_at: datetime | None = None
     died_why: str | None = None
     plugins: tuple[dict[str, Any], ...] = ()
+    sandbox: dict[str, Any] | None = None
 
 
 class Schedule(View):

@@ -16,7 +16,7 @@ from sqlalchemy import (
     Uuid,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
 from harness_common.store.schema.columns import id_, int_, json_, metadata, new_id, text_, when
 
@@ -134,6 +134,7 @@ workers = Table(
     when("died_at"),
     text_("died_why", null=True),
     json_("plugins", "[]"),
+    Column("sandbox", JSONB),
     comment="Worker processes; tenant-less on purpose: a process serves every tenant.",
 )
 

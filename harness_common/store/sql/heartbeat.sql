@@ -3,7 +3,8 @@
 WITH was AS (
     SELECT incarnation, died_at FROM workers WHERE incarnation = %(worker)s FOR UPDATE
 ), seen AS (
-    UPDATE workers SET seen_at = clock_timestamp(), held = %(held)s, queue_age_s = %(queue_age_s)s, died_at = NULL, died_why = NULL
+    UPDATE workers SET seen_at = clock_timestamp(), held = %(held)s, queue_age_s = %(queue_age_s)s, died_at = NULL, died_why = NULL,
+        sandbox = coalesce(%(sandbox)s::jsonb, workers.sandbox)
     FROM was WHERE workers.incarnation = was.incarnation
     RETURNING was.died_at
 ), ended AS (
