@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 from types import FrameType
 
@@ -13,8 +11,6 @@ from fastapi import FastAPI
 from harness_api.app import create_app, stop_streams
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
-from harness_common.telemetry.start import start_traces
-from harness_common.telemetry.traces import traces
 
 _GRACE_S = 10
 
@@ -39,7 +35,6 @@ def main() -> int:
     config = settings()
     configure_logging(config.log)
     app = create_app(config)
-    start_traces(config.telemetry, "harness-api", f"{os.getpid()}@{platform.node()}")
     server = _Server(
         uvicorn.Config(
             app,
@@ -55,7 +50,6 @@ def main() -> int:
         app,
     )
     server.run()
-    traces.stop()
     return 0 if server.started else 1
 
 

@@ -1,7 +1,7 @@
 """Sends ended spans to a collector from a thread of its own, in batches.
 
-The queue is bounded: while the collector is slow or away, what does not fit is dropped and counted,
-and nobody waits. Nothing but spans can be lost here.
+The queue is bounded: while the collector is slow or away, spans wait in it, what does not fit is
+dropped and counted, and nobody else waits. Nothing but spans can be lost here.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import structlog
 
 from harness_common.telemetry.traces import Span
 
-Outcome = Literal["sent", "dropped", "failed"]
+Outcome = Literal["sent", "dropped", "refused"]
+Answer = Literal["sent", "refused", "later"]
+"""What became of a batch: `later` keeps it for another try."""
 _BATCH: Final = 512
+_LONGEST_PAUSE_S: Final = 15.0
 _TELL_EVERY_S: Final = 60.0
 
 log = structlog.get_logger()
@@ -33,19 +36,21 @@ class SpanQueue:
 
     def __init__(
         self,
-        send: Callable[[Sequence[Span]], bool],
+        send: Callable[[Sequence[Span]], Answer],
         *,
         most: int = 8_192,
         every_s: float = 1.0,
         count: Callable[[Outcome, int], None] = count_nothing,
         hang_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """`send` returns False when a batch is lost; `hang_up` makes it give up."""
+        """`send` may take seconds; `hang_up` releases what it holds."""
         self._send, self._hang_up, self._count = send, hang_up, count
         self._most, self._every_s = most, every_s
         self._spans: deque[Span] = deque()
+        self._batch: list[Span] = []
         self._wake = threading.Event()
         self._closing = False
+        self._failures = 0
         self._told_at = -_TELL_EVERY_S
         self.lost = 0
         """Spans dropped or refused so far."""
@@ -54,44 +59,64 @@ class SpanQueue:
 
     def put(self, span: Span) -> None:
         """Send a span soon, or drop it when the queue is full."""
-        if len(self._spans) >= self._most or self._closing:
-            self.lost += 1
-            self._count("dropped", 1)
+        if self._closing or len(self._spans) + len(self._batch) >= self._most:
+            self._lose("dropped", 1)
             return
         self._spans.append(span)
-        if len(self._spans) >= _BATCH:
+        if len(self._spans) >= _BATCH and not self._failures:
             self._wake.set()
 
     def close(self, timeout_s: float) -> None:
-        """Send what is queued, for at most `timeout_s`."""
+        """Send what is queued, for at most `timeout_s`; the rest is dropped."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)
+        left = len(self._spans) + len(self._batch)
+        if left:
+            self._lose("dropped", left)
         self._hang_up()
 
     def _loop(self) -> None:
         while not self._closing:
-            self._wake.wait(self._every_s)
+            pause_s = min(_LONGEST_PAUSE_S, self._every_s * 2**self._failures)
+            self._wake.wait(pause_s)
             self._wake.clear()
             self._send_all()
         self._send_all()
 
     def _send_all(self) -> None:
-        while self._spans:
-            batch = [self._spans.popleft() for _ in range(min(_BATCH, len(self._spans)))]
-            try:
-                sent = self._send(batch)
-            except Exception as error:  # noqa: BLE001 - whatever it was, these spans are lost
-                log.debug("spans.not_sent", error=type(error).__name__)
-                sent = False
-            if sent:
+        """Send batch by batch until nothing is left or the collector wants none now."""
+        while self._batch or self._spans:
+            if not self._batch:
+                size = min(_BATCH, len(self._spans))
+                self._batch = [self._spans.popleft() for _ in range(size)]
+            answer = self._try()
+            if answer == "later":
+                self._failures = min(self._failures + 1, 10)
+                self._tell("collector.away")
+                return
+            self._failures = 0
+            batch, self._batch = self._batch, []
+            if answer == "sent":
                 self._count("sent", len(batch))
-                continue
-            self.lost += len(batch)
-            self._count("failed", len(batch))
-            self._tell()
+            else:
+                self._lose("refused", len(batch))
 
-    def _tell(self) -> None:
-        if time.monotonic() - self._told_at >= _TELL_EVERY_S:
-            self._told_at = time.monotonic()
-            log.warning("spans.not_sent", lost=self.lost, queued=len(self._spans))
+    def _try(self) -> Answer:
+        try:
+            return self._send(self._batch)
+        except Exception as error:
+            log.error("spans.not_sent", error=type(error).__name__, exc_info=error)
+            return "refused"
+
+    def _lose(self, outcome: Outcome, n: int) -> None:
+        self.lost += n
+        self._count(outcome, n)
+        self._tell("spans.lost")
+
+    def _tell(self, what: str) -> None:
+        """Log that spans are lost or late, once a minute."""
+        now = time.monotonic()
+        if now - self._told_at >= _TELL_EVERY_S:
+            self._told_at = now
+            log.warning(what, lost=self.lost, queued=len(self._spans) + len(self._batch))

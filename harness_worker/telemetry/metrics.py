@@ -40,8 +40,8 @@ def _gauge(name: str, what: str) -> Gauge:
 
 steps = _counter("steps", "Attempts at steps, by how they ended", "kind", "outcome")
 step_seconds = _histogram("step_seconds", "How long steps took", "kind", buckets=_SLOW)
-doorbell_wait_seconds = _histogram(
-    "doorbell_wait_seconds", "From the first ring of a doorbell to the claim", buckets=_SLOW
+queue_wait_seconds = _histogram(
+    "queue_wait_seconds", "From the first ring of a doorbell to the claim", buckets=_SLOW
 )
 claim_seconds = _histogram("claim_seconds", "Claiming a run, with what its step needs")
 commit_seconds = _histogram("commit_seconds", "Committing a step, waits and repeats included")

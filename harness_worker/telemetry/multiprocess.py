@@ -35,8 +35,9 @@ class FolderCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Add them up, but for the gauges of processes that are gone."""
         self._tidy()
-        whole = MultiProcessCollector(None, path=str(self._folder))  # type: ignore[no-untyped-call]
-        found: Iterable[Metric] = whole.collect()  # type: ignore[no-untyped-call]
+        # A process that was killed while it made a file left it empty, which cannot be read.
+        files = [str(f) for f in self._folder.glob("*.db") if f.stat().st_size]
+        found: Iterable[Metric] = MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
         return found
 
     def _tidy(self) -> None:

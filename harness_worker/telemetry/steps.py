@@ -91,4 +91,4 @@ def note_claim(rung_at: datetime | None, now: datetime, rings: int) -> None:
     """Note how long a doorbell was under way, if it was the first of its kind."""
     if rung_at is not None and rings == 1:
         wait_s = (now - rung_at).total_seconds()
-        metrics.doorbell_wait_seconds.observe(max(0.0, wait_s))
+        metrics.queue_wait_seconds.observe(max(0.0, wait_s))

@@ -176,7 +176,7 @@ def check_worker(found: dict[str, float]) -> None:
     assert found["harness_tokens_total{direction=input,provider=scripted}"] > 0
     assert found["harness_tool_calls_total{effect=read,status=succeeded}"] == 1
     assert found["harness_commit_seconds_count"] == 5
-    assert found["harness_doorbell_wait_seconds_count"] == 5
+    assert found["harness_queue_wait_seconds_count"] == 5
     assert found["harness_spans_total{outcome=sent}"] > 8
     assert found["harness_places"] == 400  # of two processes that live, not of the dead one
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
+from threading import Semaphore
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from harness_common.core.errors import Transient
 from harness_common.redaction import redactor
 from harness_common.settings import TelemetrySettings
 from harness_common.telemetry.causes import CAUSE, Cause, causing, note_made, tell
-from harness_common.telemetry.export import SpanQueue
+from harness_common.telemetry.export import Answer, SpanQueue
 from harness_common.telemetry.labels import Bounded
 from harness_common.telemetry.start import start_traces
 from harness_common.telemetry.traces import (
@@ -45,9 +46,9 @@ class Kept:
         self.spans: list[Span] = []
         self.counted: dict[str, int] = {}
 
-    def send(self, spans: Sequence[Span]) -> bool:
+    def send(self, spans: Sequence[Span]) -> Answer:
         self.spans += spans
-        return True
+        return "sent"
 
     def count(self, outcome: str, n: int) -> None:
         self.counted[outcome] = self.counted.get(outcome, 0) + n
@@ -133,7 +134,7 @@ def test_known_secrets_never_stand_in_a_span():
 def test_a_full_queue_drops_and_counts_and_nobody_waits():
     gate, kept = threading.Event(), Kept()
 
-    def stuck(spans: Sequence[Span]) -> bool:
+    def stuck(spans: Sequence[Span]) -> Answer:
         gate.wait(20)
         return kept.send(spans)
 
@@ -153,27 +154,53 @@ def test_a_full_queue_drops_and_counts_and_nobody_waits():
     assert kept.counted["sent"] + kept.counted["dropped"] == 2_000
 
 
-def test_a_collector_that_fails_costs_spans_only():
-    kept = Kept()
+def end_some(n: int) -> None:
+    for _ in range(n):
+        span = traces.start("x", Place(1, 2))
+        assert span is not None
+        traces.end(span)
 
-    def refuse(spans: Sequence[Span]) -> bool:
-        raise OSError("connection refused")
 
-    queue = SpanQueue(refuse, every_s=0.01, count=kept.count)
-    traces.begin(queue)
-    span = traces.start("x", Place(1, 2))
-    assert span is not None
-    traces.end(span)
+def test_spans_wait_for_a_collector_that_is_away_and_arrive_when_it_is_back():
+    kept, tries, back = Kept(), Semaphore(0), threading.Event()
+
+    def away(spans: Sequence[Span]) -> Answer:
+        tries.release()
+        return kept.send(spans) if back.is_set() else "later"
+
+    traces.begin(SpanQueue(away, every_s=0.01, count=kept.count))
+    end_some(3)
+    assert tries.acquire(timeout=10)
+    assert tries.acquire(timeout=10)  # the same spans once more
+    back.set()
     traces.stop(10.0)
-    assert kept.counted == {"failed": 1}
-    assert queue.lost == 1
+    assert kept.counted == {"sent": 3}
+    assert len(kept.spans) == 3
+
+
+def test_what_a_collector_refuses_or_cannot_be_written_is_counted_and_over():
+    for bad in ("refused", OSError("no")):
+        kept = Kept()
+
+        def refuse(spans: Sequence[Span], bad: object = bad) -> Answer:
+            if isinstance(bad, Exception):
+                raise bad
+            return "refused"
+
+        queue = SpanQueue(refuse, every_s=0.01, count=kept.count)
+        traces.begin(queue)
+        end_some(1)
+        traces.stop(10.0)
+        assert kept.counted == {"refused": 1}
+        assert queue.lost == 1
 
 
 def test_stopping_does_not_wait_for_a_collector_that_hangs():
     gate, hung_up = threading.Event(), threading.Event()
 
-    def hang(spans: Sequence[Span]) -> bool:
-        return gate.wait(20)
+    def hang(spans: Sequence[Span]) -> Answer:
+        gate.wait(20)
+        return "later"
 
     traces.begin(SpanQueue(hang, every_s=0.01, hang_up=hung_up.set))
     span = traces.start("x", Place(1, 2))
