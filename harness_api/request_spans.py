@@ -13,7 +13,7 @@ from starlette.types import Scope
 from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode
 from harness_common.telemetry.causes import CAUSE, Cause, tell
-from harness_common.telemetry.traces import place_in, traces
+from harness_common.telemetry.traces import harmless, place_in, traces
 
 QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 Begun = tuple[Cause, Token[Cause | None]]
@@ -28,6 +28,7 @@ def begin(scope: Scope) -> Begun | None:
     return cause, CAUSE.set(cause)
 
 
+@harmless
 def end(begun: Begun, scope: Scope, method: str, route: str, status: int) -> None:
     """Send the span of a request, and name its trace in what is logged of it."""
     cause, token = begun

@@ -17,6 +17,7 @@ from harness_common.telemetry.traces import (
     Value,
     accept_span,
     attempt_span,
+    harmless,
     run_span,
     trace_of,
     traces,
@@ -47,6 +48,7 @@ def tries(run: StoredRun) -> int:
     return run.attempt + run.state.failures + run.state.limited
 
 
+@harmless
 def begin_attempt(run: StoredRun, *, start_ns: int | None = None) -> Span | None:
     """Begin the span of the attempt that has claimed a run; a retry links to the claim before."""
     state = run.state
@@ -78,6 +80,7 @@ def begin_attempt(run: StoredRun, *, start_ns: int | None = None) -> Span | None
     return span
 
 
+@harmless
 def send_lost(run: StoredRun, claimed_at: datetime | None, now: datetime, why: str) -> None:
     """Send the span of an attempt in the place of its process, which died with it."""
     begun = now if claimed_at is None else claimed_at
@@ -88,6 +91,7 @@ def send_lost(run: StoredRun, claimed_at: datetime | None, now: datetime, why: s
         traces.end(span, _ns(now))
 
 
+@harmless
 def send_queued(run: StoredRun, queued_at: datetime, now: datetime) -> None:
     """Send how long a run waited for admission."""
     span = traces.start("queued", place_of(run), start_ns=_ns(queued_at), attributes=about(run))
@@ -96,6 +100,7 @@ def send_queued(run: StoredRun, queued_at: datetime, now: datetime) -> None:
         traces.end(span, _ns(now))
 
 
+@harmless
 def send_run(run: StoredRun, state: RunState, now: datetime) -> None:
     """Send the span of a run that has ended."""
     above = accept_span(run.id) if run.parent_run_id is None else run_span(run.parent_run_id)

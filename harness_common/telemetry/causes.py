@@ -19,6 +19,7 @@ from harness_common.telemetry.traces import (
     Span,
     Value,
     accept_span,
+    harmless,
     run_span,
     trace_of,
     traces,
@@ -76,6 +77,7 @@ def note_made(
     cause.made.append(NewRun(run_id, trace_id, link))
 
 
+@harmless
 def tell(
     cause: Cause, name: str, kind: Kind, attributes: Mapping[str, Value | None], *, made: bool
 ) -> Span | None:
@@ -84,20 +86,18 @@ def tell(
     Returns it (ended), or None when it is not kept.
     """
     end_ns = traces.clock()
-    first, *others = cause.made if made else [None]
-    if first is None:
-        span = traces.start(name, cause.parent or _new_trace(), kind=kind, start_ns=cause.start_ns)
-        if span is not None and cause.parent is None:
-            span.parent_id = 0
+    runs = cause.made if made else []
+    if runs:
+        span = _accepting(runs[0], name, kind, cause)
     else:
-        span = _accepting(first, name, kind, cause)
+        above = cause.parent or Place(uuid4().int, 0)
+        span = traces.start(name, above, kind=kind, start_ns=cause.start_ns)
     if span is None:
         return None
     for key, value in attributes.items():
         span.set(key, value)
     traces.end(span, end_ns)
-    for other in others:
-        assert other is not None
+    for other in runs[1:]:
         more = _accepting(other, "accept run", "internal", cause)
         if more is not None:
             more.parent_id = span.place.span_id if more.place.trace_id == span.place.trace_id else 0
@@ -116,7 +116,3 @@ def _accepting(run: NewRun, name: str, kind: Kind, cause: Cause) -> Span | None:
         span.put(run_id=f"run_{run.run_id.hex}")
         span.links += [run.source] if run.source is not None else []
     return span
-
-
-def _new_trace() -> Place:
-    return Place(uuid4().int, 0)

@@ -15,6 +15,7 @@ cleaned of the secrets known to this process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,8 +23,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import getrandbits
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 from uuid import UUID
+
+import structlog
 
 from harness_common.core.errors import HarnessError
 from harness_common.redaction import redactor
@@ -31,6 +34,10 @@ from harness_common.redaction import redactor
 if TYPE_CHECKING:
     from harness_common.telemetry.export import SpanQueue
 
+log = structlog.get_logger()
+
+P = ParamSpec("P")
+T = TypeVar("T")
 Kind = Literal["internal", "server", "client", "producer", "consumer"]
 Value = str | int | float | bool | tuple[str, ...]
 
@@ -108,6 +115,20 @@ def clean(text: str) -> str:
 def code_of(error: BaseException) -> str:
     """Name an error without its words."""
     return error.error_code if isinstance(error, HarnessError) else type(error).__name__
+
+
+def harmless(function: Callable[P, T | None]) -> Callable[P, T | None]:
+    """Let no fault in a span become one of the work that it is about: None instead."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **more: P.kwargs) -> T | None:
+        try:
+            return function(*args, **more)
+        except Exception:
+            log.exception("span.failed", of=function.__name__)
+            return None
+
+    return guarded
 
 
 # ── ids ──────────────────────────────────────────────────────────────────────────────────────────

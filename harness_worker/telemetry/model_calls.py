@@ -14,7 +14,7 @@ from harness_common.core.errors import Limited
 from harness_common.core.message import Block, Json, Message, Text, ToolResult, ToolUse
 from harness_common.store.rows import StoredRun
 from harness_common.store.spans import about
-from harness_common.telemetry.traces import Span, code_of, traces
+from harness_common.telemetry.traces import Span, code_of, harmless, traces
 from harness_worker.telemetry import metrics
 
 _MOST_MESSAGES: Final = 50
@@ -65,6 +65,7 @@ class ModelCall:
             _note_answer(self._span, answer)
 
 
+@harmless
 def _begin(
     run: StoredRun | None, provider: str, request: ChatRequest, streams: bool
 ) -> Span | None:
@@ -92,6 +93,7 @@ def _begin(
     return span
 
 
+@harmless
 def _note_answer(span: Span, answer: ChatResult) -> None:
     usage = answer.usage
     span.set("gen_ai.response.model", answer.model.partition("/")[2] or answer.model)

@@ -14,7 +14,7 @@ from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.rows import StoredRun
 from harness_common.store.spans import about
-from harness_common.telemetry.traces import Span, traces
+from harness_common.telemetry.traces import Span, harmless, traces
 from harness_worker.telemetry import metrics
 
 _NO_TOOL: Final = "none"
@@ -60,19 +60,11 @@ class WatchedCall:
         metrics.tool_calls.labels(self._effect, status).inc()
         if outcome.error_type:
             metrics.tool_errors.labels(metrics.codes(outcome.error_type)).inc()
-        if (span := self._span) is not None:
-            span.put(
-                status=status,
-                call_attempt=outcome.attempt,
-                recorded=outcome.recorded or None,
-                served_by=outcome.served_by,
-            )
-            if outcome.status in _BAD:
-                span.fail(outcome.error_type or str(outcome.status).upper())
-            if traces.content:
-                span.set("gen_ai.tool.call.result", outcome.content)
+        if self._span is not None:
+            _note_end(self._span, outcome, status)
 
 
+@harmless
 def _begin(
     run: StoredRun, call: str, tool_use_id: str, tool: Tool | None, arguments: Json
 ) -> Span | None:
@@ -94,3 +86,17 @@ def _begin(
     if traces.content:
         span.set("gen_ai.tool.call.arguments", orjson.dumps(arguments).decode())
     return span
+
+
+@harmless
+def _note_end(span: Span, outcome: CallOutcome, status: str) -> None:
+    span.put(
+        status=status,
+        call_attempt=outcome.attempt,
+        recorded=outcome.recorded or None,
+        served_by=outcome.served_by,
+    )
+    if outcome.status in _BAD:
+        span.fail(outcome.error_type or str(outcome.status).upper())
+    if traces.content:
+        span.set("gen_ai.tool.call.result", outcome.content)
