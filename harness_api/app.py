@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import platform
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -35,6 +37,8 @@ from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring as DataKeyring
 from harness_common.store.keyring import load_keks
 from harness_common.store.keys import load_pepper
+from harness_common.telemetry.start import start_traces
+from harness_common.telemetry.traces import traces
 
 VERSION = "0.1.0"
 
@@ -75,6 +79,17 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
         )
 
 
+@asynccontextmanager
+async def _traces(config: Settings, metrics: Metrics) -> AsyncIterator[None]:
+    """Send spans while the app lives, if a collector is set."""
+    instance = f"{os.getpid()}@{platform.node()}"
+    start_traces(config.telemetry, "harness-api", instance, metrics.count_spans)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(traces.stop)
+
+
 async def _end(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -89,7 +104,7 @@ def create_app(config: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with _services(config, metrics) as services:
+        async with _traces(config, metrics), _services(config, metrics) as services:
             app.state.services = services
             app.state.loop = asyncio.get_running_loop()
             try:

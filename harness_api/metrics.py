@@ -53,6 +53,17 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.spans = Counter(
+            "harness_spans",
+            "Spans of traces, by what became of them",
+            ["outcome"],
+            registry=self.registry,
+        )
+
+    def count_spans(self, outcome: str, n: int) -> None:
+        """Count spans of this process."""
+        self.spans.labels(outcome).inc(n)
+
     def text(self) -> bytes:
         """Write all of them in the Prometheus text format."""
         return generate_latest(self.registry)

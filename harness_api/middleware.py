@@ -15,13 +15,13 @@ from typing import Any, Final
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from harness_api import request_spans
 from harness_api.errors import internal_error, problem
 from harness_api.metrics import Metrics
 
 log = structlog.get_logger()
 
 _CLIENT_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_QUIET: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _JSON_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _NOT_A_BRACKET: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[^"\[\]{}]++', re.DOTALL)
@@ -52,7 +52,7 @@ class RequestLife:
         scope.setdefault("state", {})["request_id"] = rid
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=rid)
-        started = time.perf_counter()
+        started, begun = time.perf_counter(), request_spans.begin(scope)
         status, first_byte_s = 0, 0.0
 
         async def send_with_id(message: Message) -> None:
@@ -72,14 +72,24 @@ class RequestLife:
                 raise
             await internal_error(rid)(scope, receive, send_with_id)
         finally:
-            self._finish(scope, status, first_byte_s, time.perf_counter() - started)
+            total_s = time.perf_counter() - started
+            self._finish(scope, status, first_byte_s, total_s, begun)
 
-    def _finish(self, scope: Scope, status: int, first_byte_s: float, total_s: float) -> None:
+    def _finish(
+        self,
+        scope: Scope,
+        status: int,
+        first_byte_s: float,
+        total_s: float,
+        begun: request_spans.Begun | None,
+    ) -> None:
         route = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.requests.labels(method, route, status).inc()
         self._metrics.seconds.labels(method, route).observe(first_byte_s)
-        if route not in _QUIET:
+        if begun is not None:
+            request_spans.end(begun, scope, method, route, status)
+        if route not in request_spans.QUIET:
             log.info(
                 "request.served",
                 method=method,

@@ -258,6 +258,33 @@ class LogSettings(_Group):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class TelemetrySettings(_Group):
+    """Traces and metrics; both are off until an address is given."""
+
+    otlp_endpoint: Annotated[str | None, Field(pattern=r"^https?://\S+$")] = None
+    """The OTLP/HTTP collector of spans, such as `http://127.0.0.1:4318`. None: no traces."""
+    otlp_headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Sent with every batch of spans: a collector's key, for example."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """The part of all traces that is kept; every process keeps the same ones."""
+    content: bool = False
+    """Put prompts, answers, arguments and results into spans. They hold what tenants said."""
+    max_queued_spans: Annotated[int, Field(ge=512, le=1_000_000)] = 8_192
+    """Spans that wait for the collector in one process; more are dropped and counted."""
+    export_every_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    metrics_host: str = "127.0.0.1"
+    """Where workers and schedulers let their metrics be read, if they have a port."""
+    worker_metrics_port: Annotated[int | None, Field(ge=1, le=65_535)] = None
+    """A port of each worker supervisor for the metrics of all its processes. None: none."""
+    scheduler_metrics_port: Annotated[int | None, Field(ge=1, le=65_535)] = None
+
+    def traces_url(self) -> str:
+        """Return where spans are sent: the path of OTLP unless the address has one."""
+        address = (self.otlp_endpoint or "").rstrip("/")
+        has_path = "/" in address.partition("://")[2]
+        return address if has_path else f"{address}/v1/traces"
+
+
 class Settings(BaseSettings):
     """The whole configuration of a process."""
 
@@ -301,6 +328,7 @@ class Settings(BaseSettings):
     memory: MemorySettings = MemorySettings()
     frameworks: FrameworkSettings = FrameworkSettings()
     log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
     @model_validator(mode="after")
     def _leases_outlast_looks(self) -> Settings:

@@ -22,6 +22,7 @@ from harness_common.settings import Settings, settings
 from harness_common.telemetry.logs import configure_logging
 from harness_worker.egress.client import Egress
 from harness_worker.quarantine import Quarantine
+from harness_worker.telemetry.multiprocess import SupervisedMetrics
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.worker_process import (
     KILL_AFTER_S,
@@ -123,10 +124,12 @@ def main() -> int:
             "tools.not_loaded", tools=config.worker.tools, error=f"{type(error).__name__}: {error}"
         )
         return 2
-    supervisor = Supervisor(config, args.processes or config.worker.processes, environment)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, supervisor.stop)
-    return supervisor.run()
+    with SupervisedMetrics(config.telemetry) as metrics:
+        environment |= metrics.environment
+        supervisor = Supervisor(config, args.processes or config.worker.processes, environment)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, supervisor.stop)
+        return supervisor.run()
 
 
 def _json_list(values: list[str]) -> str:

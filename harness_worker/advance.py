@@ -36,6 +36,8 @@ from harness_worker.budgets import reserve
 from harness_worker.runtime import Held, Runtime
 from harness_worker.steps import STEPS
 from harness_worker.steps.context import StepContext
+from harness_worker.telemetry import metrics
+from harness_worker.telemetry.steps import Attempt, note_claim
 from harness_worker.tools.call import CancelAsked
 
 log = structlog.get_logger()
@@ -44,8 +46,11 @@ _FAR_S: Final = 60.0
 """Where `claim.sql` stops to give places in a rate."""
 
 
-async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) -> str:
-    """Answer a doorbell; returns what came of it, for the log and Flower.
+async def answer(
+    runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int, traceparent: str = ""
+) -> str:
+    """Answer a doorbell; returns what came of it, for the log and Flower. `traceparent` names the
+    doorbell's span, if it has one.
 
     Never raises for a lost race: a duplicate, late or stale doorbell is harmless.
     """
@@ -59,19 +64,24 @@ async def answer(runtime: Runtime, tenant_id: UUID, run_id: UUID, version: int) 
     try:
         if not await _take_lease(runtime, held):
             runtime.counters.lease_held += 1
+            metrics.lost_races.labels("lease held").inc()
             return "lease held"
         known = runtime.known(run_id)
-        claimed = await runtime.claims(Want(tenant_id, run_id, version, claim_id, known.next - 1))
+        with metrics.claim_seconds.time():
+            want = Want(tenant_id, run_id, version, claim_id, known.next - 1)
+            claimed = await runtime.claims(want)
         if claimed is None:
             runtime.counters.claim_missed += 1
+            metrics.lost_races.labels("nothing to do").inc()
             return "nothing to do"
         _note_claim(runtime, claimed)
-        last = await _work(runtime, held, claimed, known)
+        last = await _work(runtime, held, claimed, known, traceparent)
         if last.should_ring:
             bell = _doorbell(last.run)
         return str(last.run.state.status)
     except LostOwnership:
         runtime.counters.lost_ownership += 1
+        metrics.lost_races.labels("lost ownership").inc()
         return "lost ownership"
     except DatabaseUnavailable as error:
         log.warning("step.database_unavailable", run_id=encode("run", run_id), error=str(error))
@@ -107,12 +117,15 @@ async def _release_lease(runtime: Runtime, held: Held) -> None:
 
 def _note_claim(runtime: Runtime, claimed: Claimed) -> None:
     runtime.clock.set(claimed.now)
+    note_claim(claimed.rung_at, claimed.now, claimed.run.rings)
     if claimed.rung_at is not None and claimed.run.rings == 1:
         age_s = (claimed.now - claimed.rung_at).total_seconds()
         runtime.counters.queue_age_s = max(runtime.counters.queue_age_s, age_s)
 
 
-async def _work(runtime: Runtime, held: Held, claimed: Claimed, known: Tail) -> Applied:
+async def _work(
+    runtime: Runtime, held: Held, claimed: Claimed, known: Tail, traceparent: str
+) -> Applied:
     """Run steps of an owned run: one, or up to `steps_per_task` inline, each owned, fenced and
     committed on its own.
     """
@@ -132,7 +145,8 @@ async def _work(runtime: Runtime, held: Held, claimed: Claimed, known: Tail) -> 
             and not held.cancel_requested
         )
         keep = NextClaim(uuid4(), runtime.worker, settings.worker.step_timeout_s) if go_on else None
-        applied = await _one_step(runtime, held, claimed, run, tail, calls, keep)
+        with Attempt(run, traceparent if done == 1 else "") as seen:
+            applied = await _one_step(runtime, held, claimed, run, tail, calls, keep, seen)
         tail = tail.grown(applied.transition.messages, first_needed(applied.run.state.memo))
         _after_commit(runtime, run, applied, tail)
         if keep is None or applied.run.claim_id != keep.claim_id:
@@ -150,6 +164,7 @@ async def _one_step(
     tail: Tail,
     calls: tuple[dict[str, Any], ...],
     keep: NextClaim | None,
+    seen: Attempt,
 ) -> Applied:
     """Run and commit one step over a context frozen now."""
     started_at = runtime.clock.now()
@@ -183,14 +198,17 @@ async def _one_step(
         outcome = _failed(run, error, started_at)
     if isinstance(outcome, Released):
         keep = None
+    seen.ran(outcome)
     commit = partial(settle, runtime.db, runtime.commits, run, step=record)
-    try:
-        return await commit([outcome], now=runtime.clock.now(), keep=keep)
-    except (LostOwnership, DatabaseUnavailable):
-        raise
-    except Exception as error:  # noqa: BLE001 - see the next line
-        # What the step gave cannot be written: that ends the run, rather than repeat it for ever.
-        return await commit([_failed(run, error, started_at)], now=runtime.clock.now())
+    with metrics.commit_seconds.time():
+        try:
+            return await commit([outcome], now=runtime.clock.now(), keep=keep)
+        except (LostOwnership, DatabaseUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - see the next line
+            # What the step gave cannot be written: that ends the run, rather than repeat it for
+            # ever.
+            return await commit([_failed(run, error, started_at)], now=runtime.clock.now())
 
 
 async def _wait_for_place(claimed: Claimed) -> None:

@@ -23,6 +23,7 @@ from harness_common.store import json_codec
 from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable, Row
 from harness_worker.runtime import Runtime, register
+from harness_worker.telemetry import metrics
 from harness_worker.throttles import from_json
 from harness_worker.tools.announce import announce
 
@@ -45,6 +46,10 @@ async def beat(runtime: Runtime) -> None:
             "throttle_ends_after_s": ENDS_AFTER_S,
         },
     )
+    metrics.held.set(len(held))
+    lost = runtime.bell.lost - runtime.counters.doorbells_lost
+    runtime.counters.doorbells_lost += lost
+    metrics.doorbells_lost.inc(lost)
     own = [row for row in rows if row["run_id"] is None]
     if not own:
         # Pruned while we were cut off: announce ourselves again, or every claim would be an orphan.
@@ -86,6 +91,8 @@ async def renew_leases(runtime: Runtime) -> None:
     held = [h for h in runtime.held.values() if h.leased]
     try:
         taken, vanished = await runtime.leases.renew((h.run_id, h.lease) for h in held)
+        metrics.leases_taken_over.inc(len(taken))
+        metrics.leases_vanished.inc(len(vanished))
         await asyncio.gather(*(_set_again(runtime, run_id) for run_id in vanished))
     except RedisFault as error:
         log.warning("lease.renewal_failed", error=str(error), held=len(held))

@@ -134,6 +134,7 @@ class Counters:
     lease_held: int = 0
     claim_missed: int = 0
     queue_age_s: float = 0.0
+    doorbells_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,14 @@ from harness_common.broker.app import STEP_TASK, app
 from harness_common.broker.publish import Bell
 from harness_common.settings import settings
 from harness_common.store.db import DatabaseUnavailable
+from harness_common.telemetry.start import start_traces
+from harness_common.telemetry.traces import traces
 from harness_worker.advance import answer, release_all
 from harness_worker.bridge import wait_for
 from harness_worker.heartbeat import heartbeat_loop, lease_loop, signal_loop
 from harness_worker.pool import TaskPool
 from harness_worker.runtime import Runtime, close_runtime, open_runtime
+from harness_worker.telemetry import metrics
 
 log = structlog.get_logger()
 
@@ -39,6 +42,7 @@ class Process:
     async def start(self) -> None:
         """Connect and start heartbeat, signals and the live stream."""
         self.runtime = await open_runtime(settings(), Bell(self._app), self.name)
+        self._show(self.runtime)
         self._loops = [
             self.keep(loop)
             for loop in (
@@ -49,6 +53,19 @@ class Process:
             )
         ]
         log.info("worker.started", worker=str(self.runtime.worker), name=self.name, pid=os.getpid())
+
+    def _show(self, runtime: Runtime) -> None:
+        """Begin to be seen: by traces, if they are on, and by metrics."""
+        config = runtime.settings
+        metrics.places.set(config.worker.concurrency)
+        start_traces(
+            config.telemetry,
+            "harness-worker",
+            str(runtime.worker),
+            lambda outcome, n: metrics.spans.labels(outcome).inc(n),
+        )
+        if traces.on:
+            traces.clock = lambda: int(runtime.clock.now().timestamp() * 1e6) * 1_000
 
     def keep(self, loop: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a background loop for as long as the process lives."""
@@ -94,6 +111,7 @@ class Process:
         for loop in self._loops:
             loop.cancel()
         await asyncio.to_thread(runtime.bell.close)
+        await asyncio.to_thread(traces.stop)
         with contextlib.suppress(DatabaseUnavailable):
             await close_runtime(runtime)
         log.info("worker.stopped", held=len(runtime.held), **asdict(runtime.counters))
@@ -123,6 +141,9 @@ TaskPool.stop_limit_s = settings().worker.grace_s + 90.0
 def step(tenant_id: str, run_id: str, version: int) -> str:
     """Answer a doorbell: look at this run, and do its next step if it is still to do."""
     assert process.runtime is not None
-    outcome: str = wait_for(answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version))
+    rung = getattr(step.request, "traceparent", None) or ""
+    outcome: str = wait_for(
+        answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version, rung)
+    )
     process.leave_if_not_alone()
     return outcome

@@ -18,6 +18,7 @@ import structlog
 from celery import Celery
 
 from harness_common.broker.app import STEP_TASK, step_queue
+from harness_common.telemetry.traces import Place, Span, harmless, run_span, trace_of, traces
 
 log = structlog.get_logger()
 _LIMIT: Final = 100_000
@@ -104,6 +105,10 @@ class Bell:
         return bells, False
 
     def _send(self, producer: object, bell: Doorbell) -> None:
+        headers: dict[str, object] = {"trace_id": bell.trace_id, "ring": bell.ring}
+        span = _span_of(bell) if traces.on else None
+        if span is not None:
+            headers["traceparent"] = span.place.traceparent()
         self._app.send_task(
             STEP_TASK,
             args=(bell.tenant_id.hex, bell.run_id.hex, bell.version),
@@ -111,8 +116,30 @@ class Bell:
             producer=producer,
             queue=_queue(bell.queue),
             priority=bell.priority,
-            headers={"trace_id": bell.trace_id, "ring": bell.ring},
+            headers=headers,
             argsrepr=f"(run_{bell.run_id.hex}, v{bell.version}, tenant {bell.tenant_id.hex})",
             kwargsrepr="{}",
             retry=False,
         )
+        if span is not None:
+            traces.end(span)
+
+
+@harmless
+def _span_of(bell: Doorbell) -> Span | None:
+    """Begin the span of a doorbell on its way to the broker; whoever answers it links to it."""
+    span = traces.start(
+        "send harness.step",
+        Place(trace_of(bell.run_id, bell.trace_id), run_span(bell.run_id)),
+        kind="producer",
+        attributes={
+            "messaging.system": "celery",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": bell.queue,
+            "messaging.message.id": bell.task_id,
+        },
+    )
+    if span is not None:
+        span.put(run_id=f"run_{bell.run_id.hex}", version=bell.version, ring=bell.ring)
+    return span

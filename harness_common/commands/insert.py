@@ -25,6 +25,7 @@ from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
 from harness_common.store.sealed import seal_bytes
 from harness_common.store.skills import pin
+from harness_common.telemetry.causes import note_made
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ async def insert(
         "snapshot": seal_bytes(key, snapshot, "snapshot"),
     }
     await run_sql(conn, "start_insert", params, db.timeout_s)
+    note_made(run_id, body["trace_id"], *((source.id, source.trace_id) if source else ()))
     bell = None
     if made.ready:
         bell = Doorbell(

@@ -44,6 +44,8 @@ from harness_common.store import json_codec
 from harness_common.store.db import Connection, Database, DatabaseUnavailable, Row, run_sql
 from harness_common.store.keyring import seal_commits
 from harness_common.store.rows import StoredRun, run_from_row
+from harness_common.store.spans import send_run
+from harness_common.telemetry.traces import traces
 
 RING_AFTER_S: Final = 5.0
 """How long a fresh doorbell may go unanswered before the scheduler rings again."""
@@ -342,9 +344,19 @@ async def apply(
     bodies = await seal_commits(conn, [p.body for p in prepared], timeout_s)
     rows = await run_sql(conn, "commit", {"writes": json_codec.dumps_text(bodies)}, timeout_s)
     by_run = {row["run_id"]: row for row in rows}
-    return [
+    done = [
         finish(p, by_run[p.write.run.id]) if p.write.run.id in by_run else None for p in prepared
     ]
+    if traces.on:
+        for one in done:
+            _trace_end(one)
+    return done
+
+
+def _trace_end(one: Applied | None) -> None:
+    """Send the span of a run that this commit has ended."""
+    if one is not None and one.run.state.status in TERMINAL:
+        send_run(one.run, one.run.state, one.now)
 
 
 def group_commit(db: Database) -> Batcher[Write, Applied | None]:
@@ -397,7 +409,10 @@ async def settle(
             continue
         if fresh is None or not fresh.owned_by(owner):
             if fresh is not None and arrived(fresh, owner, transition, keep):
-                return Applied(fresh, transition, 0, now)
+                found = Applied(fresh, transition, 0, now)
+                if traces.on:
+                    _trace_end(found)
+                return found
             raise LostOwnership("another claim owns the run", run_id=str(run.id))
         run = fresh
 

@@ -22,6 +22,7 @@ from harness_common.logins import ROLES, derive, login_of, user_and_password
 from harness_common.settings import settings
 from harness_common.store.db import sqlalchemy_url
 from harness_common.store.partitions import ensure_partitions
+from harness_common.telemetry.logs import configure_logging
 
 log = structlog.get_logger()
 
@@ -87,6 +88,7 @@ def set_login(conn: psycopg.Connection, database_url: str) -> None:
 def main() -> int:
     """Run from the command line."""
     config = settings()
+    configure_logging(config.log)
     migrate(
         config.database_login("owner"),
         config.scheduler.partitions_ahead_weeks,

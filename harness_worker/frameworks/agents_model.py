@@ -25,6 +25,7 @@ from harness_common.contracts.model import ChatRequest, ChatResult, Model, ToolD
 from harness_common.core.errors import Permanent
 from harness_common.core.message import Json, Message, Role, Text, ToolResult, ToolUse
 from harness_common.store.foreign import Blob, ForeignStore, Place
+from harness_worker.telemetry.model_calls import ModelCall
 
 PREFIX: Final = "harness/"
 """How the names of our models begin: `harness/openai/gpt-5-mini`."""
@@ -132,7 +133,10 @@ class OurModel(AgentsModel):
             options=spec.model_options,
             step=self._step,
         )
-        return _response(await self._model.chat(request), self._step)
+        with ModelCall(None, self._model.provider, request) as seen:
+            answer = await self._model.chat(request)
+            seen.answered(answer)
+        return _response(answer, self._step)
 
     def stream_response(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
         """Refuse: a run's turns are not streamed."""

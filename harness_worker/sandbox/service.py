@@ -35,6 +35,7 @@ from harness_worker.sandbox.egress import Dial, EgressProxy, refuse_all
 from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink, Opened
 from harness_worker.sandbox.layout import Profile
 from harness_worker.sandbox.probe import probe
+from harness_worker.telemetry import metrics
 
 log = structlog.get_logger()
 
@@ -125,9 +126,11 @@ class WorkerSandbox:
     async def _find_out(self) -> TierReport:
         if not kernel.SUPPORTED:
             why = "it needs Linux on x86-64"
+            metrics.sandbox_degraded.set(1)
             return TierReport(SandboxTier.NONE, {"A": why, "B": why})
         await self.link.start()
         report = await probe(self, self.link.facts, self._cache_dir, self._bwrap)
+        metrics.sandbox_degraded.set(report.best is not SandboxTier.A)
         if report.best is not SandboxTier.A:
             log.warning("sandbox.tier", best=str(report.best), why_not=dict(report.why_not))
         else:
@@ -147,6 +150,7 @@ class WorkerSandbox:
         report = await self.report()
         if not report.best.reaches(wanted):
             self.refused += 1
+            metrics.sandbox_refusals.inc()
             causes = [t for t in (SandboxTier.A, SandboxTier.B) if t.reaches(wanted)]
             why = "; ".join(f"tier {t}: {report.why_not.get(t, 'unknown')}" for t in causes)
             log.warning("sandbox.refused", minimum=str(wanted), best=str(report.best), why=why)

@@ -10,15 +10,27 @@ import uvloop
 
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
+from harness_common.telemetry.start import start_traces
+from harness_common.telemetry.traces import traces
+from harness_worker.scheduler import metrics
 from harness_worker.scheduler.service import Scheduler
 
 
 async def _main() -> None:
     scheduler = Scheduler(settings())
+    start_traces(
+        settings().telemetry,
+        "harness-scheduler",
+        scheduler.name,
+        lambda outcome, n: metrics.spans.labels(outcome).inc(n),
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, scheduler.stop)
-    await scheduler.run()
+    try:
+        await scheduler.run()
+    finally:
+        await asyncio.to_thread(traces.stop)
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -32,6 +33,9 @@ from harness_common.settings import SchedulerSettings
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied, apply
 from harness_common.store.db import Row, run_sql, run_together
+from harness_common.store.spans import send_queued
+from harness_common.telemetry.traces import traces
+from harness_worker.scheduler import metrics
 from harness_worker.scheduler.looper import Look, Shared
 
 SHARE: Final = 8
@@ -192,12 +196,16 @@ class AdmitLoop:
             if paid := charge_starts(scene, begun):
                 params = {"paid": json_codec.dumps_text(paid)}
                 await run_sql(conn, "starts_charge", params, timeout_s)
-        self._note(applied)
+        self._note(applied, {row["id"]: row["queued_at"] for row in rows})
         return applied
 
-    def _note(self, applied: Sequence[Applied]) -> None:
+    def _note(self, applied: Sequence[Applied], queued_at: Mapping[UUID, datetime]) -> None:
         for one in applied:
             self._ledger.admitted(one.run.tenant_id, 1)
+            since = queued_at[one.run.id]
+            metrics.admission_wait_seconds.observe(max(0.0, (one.now - since).total_seconds()))
+            if traces.on:
+                send_queued(one.run, since, one.now)
             self._shared.ring(one)
         let_in = Counter(one.run.queue for one in applied)
         for row in self._load:

@@ -18,6 +18,7 @@ from harness_common.core.ids import encode
 from harness_common.core.schedule import Outcome
 from harness_common.firing import Fired, fire_due
 from harness_common.store.db import DatabaseUnavailable, Row
+from harness_common.telemetry.causes import causing
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
@@ -56,7 +57,8 @@ class CronLoop:
         """Decide about the next of one schedule that is due; None when nothing is."""
         shared = self._shared
         try:
-            fired = await fire_due(shared.db, row["tenant_id"], row["id"], shared.check_term)
+            with causing("fire schedule", {"harness.schedule": encode("schedule", row["id"])}):
+                fired = await fire_due(shared.db, row["tenant_id"], row["id"], shared.check_term)
             if fired is not None:
                 await self._announce(row, fired)
             return fired

@@ -28,6 +28,7 @@ from harness_common.settings import Settings
 from harness_common.store.apply import Applied, Write
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.rows import run_from_row
+from harness_worker.scheduler import metrics
 
 log = structlog.get_logger()
 
@@ -91,6 +92,7 @@ class Shared:
     def count(self, name: str, n: int = 1) -> None:
         """Add to a counter that metrics show."""
         self.counts[name] = self.counts.get(name, 0) + n
+        metrics.actions_done.labels(metrics.actions(name)).inc(n)
 
     def ring(self, applied: Applied, ring: int = 1) -> None:
         """Ring for a run that a commit made ready."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -25,6 +26,9 @@ from harness_common.core.run import Status
 from harness_common.store.apply import Applied, Write, apply
 from harness_common.store.db import Row
 from harness_common.store.rows import StoredRun, run_from_row
+from harness_common.store.spans import send_lost
+from harness_common.telemetry.traces import traces
+from harness_worker.scheduler import metrics
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
@@ -164,6 +168,7 @@ class ReapLoop:
             writes = [write for row in rows if (write := self._give_back(row, skipped))]
             done = await apply(conn, writes, timeout_s=shared.db.timeout_s) if writes else []
         applied = [one for one in done if one is not None]
+        _show(writes, done, {row["id"]: row for row in rows})
         owners = {row["id"]: row["claimed_by"] for row in rows}
         await self._break_leases([(one.run.id, owners[one.run.id]) for one in applied])
         for one in applied:
@@ -196,6 +201,20 @@ class ReapLoop:
                 await asyncio.gather(*(self._shared.leases.break_lease(*one) for one in held))
         except RedisFault:
             log.info("lease.break_failed", count=len(held))
+
+
+def _show(
+    writes: Sequence[Write], done: Sequence[Applied | None], rows: Mapping[UUID, Row]
+) -> None:
+    """Count what was given back, and send the spans that died with their processes."""
+    for write, one in zip(writes, done, strict=True):
+        if one is None:
+            continue
+        row = rows[write.run.id]
+        reason = metrics.recovery_reason(row["died_why"])
+        metrics.recoveries.labels(reason).inc()
+        if traces.on:
+            send_lost(write.run, row["claimed_at"], row["now"], reason)
 
 
 def _tell_verdict(run: StoredRun) -> None:

@@ -23,6 +23,8 @@ from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_common.store.keyring import Keyring, load_keks
+from harness_common.telemetry.serve_metrics import serve
+from harness_worker.scheduler import metrics
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.cron import CronLoop
@@ -30,6 +32,7 @@ from harness_worker.scheduler.deliver import DeliverLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
+from harness_worker.scheduler.metrics import PlatformMetrics
 from harness_worker.scheduler.prune import PruneLoop
 from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.release import ReleaseLoop
@@ -60,6 +63,7 @@ async def look_once(shared: Shared) -> Look:
     return Look(**row)
 
 
+@metrics.tick_seconds.time()
 async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
     """Look once and run every loop once; returns what was seen and how much was done."""
     look = await look_once(shared)
@@ -112,16 +116,27 @@ class Scheduler:
             )  # fmt: skip
             leadership = Leadership(db, uuid4(), self.name, settings.scheduler.leader_ttl_s)
             listening = asyncio.create_task(self._listen(Channel(redis, settings.redis.prefix)))
+            told = settings.telemetry
+            platform_metrics = PlatformMetrics(
+                db, asyncio.get_running_loop(), settings.worker.lease_s
+            )
+            metrics.REGISTRY.register(platform_metrics)
+            metrics.doorbells_lost.set_function(lambda: bell.lost)
+            hide = serve(metrics.REGISTRY, told.metrics_host, told.scheduler_metrics_port)
             try:
-                await self._lead(shared, leadership)
+                await self._lead(shared, leadership, platform_metrics)
             finally:
+                await asyncio.to_thread(hide)
+                metrics.REGISTRY.unregister(platform_metrics)
                 listening.cancel()
                 with contextlib.suppress(DatabaseUnavailable):
                     await leadership.resign()
                 await asyncio.to_thread(bell.close)
                 await redis.aclose()
 
-    async def _lead(self, shared: Shared, leadership: Leadership) -> None:
+    async def _lead(
+        self, shared: Shared, leadership: Leadership, platform_metrics: PlatformMetrics
+    ) -> None:
         config = self._settings.scheduler
         loops: list[Loop] = []
         renew_at, pause_s = 0.0, config.tick_s
@@ -133,6 +148,7 @@ class Scheduler:
                     if term is not None and term != was:
                         log.info("leader.elected", term=term, name=self.name)
                         shared.term, loops = term, make_loops(shared)
+                    platform_metrics.lead(term is not None)
                 if leadership.term is None:
                     pause_s = config.leader_ttl_s / 4
                 else:
@@ -143,9 +159,11 @@ class Scheduler:
             except Conflict as error:
                 log.warning("leader.deposed", error=error.message)
                 leadership.term, renew_at = None, 0.0
+                platform_metrics.lead(False)
             except DatabaseUnavailable as error:
                 log.warning("scheduler.database_unavailable", error=str(error))
                 leadership.term, renew_at = None, 0.0
+                platform_metrics.lead(False)
                 pause_s = 0.5 + random.random()
             await self._sleep(pause_s)
 

@@ -8,6 +8,7 @@ from harness_common.contracts.model import ChatRequest, ChatResult, Model, OnDel
 from harness_common.core.errors import Limited
 from harness_common.core.message import Json
 from harness_worker.steps.context import StepContext
+from harness_worker.telemetry.model_calls import ModelCall
 
 
 async def sample(
@@ -29,7 +30,9 @@ async def sample(
     await throttles.permit(model.scope, state.memo if memo is None else memo)
     called_at = ctx.runtime.clock.now()
     try:
-        answer = await model.chat(request, on_delta)
+        with ModelCall(ctx.run, model.provider, request, streams=on_delta is not None) as seen:
+            answer = await model.chat(request, on_delta)
+            seen.answered(answer)
     except Limited as error:
         raise await throttles.refused(
             error, called_at, state.limited, wants_slot=wants_slot(error)

@@ -23,7 +23,9 @@ import structlog
 from harness_common.batch import Batcher
 from harness_common.core.message import Json
 from harness_common.settings import ToolSettings
+from harness_common.store.breakers import MODEL_PREFIX
 from harness_common.store.db import Database, DatabaseUnavailable, Row, run_together
+from harness_worker.telemetry import metrics
 
 ASK_EVERY_S: Final = 1.0
 """How often Postgres is asked while broadcasts cannot be heard."""
@@ -213,6 +215,8 @@ class Breakers:
             self._take(row)
             if row["opened"]:
                 opened[key] = _shut(row)
+                of = "model" if key[1].startswith(MODEL_PREFIX) else "tool"
+                metrics.breakers_opened.labels(of).inc()
                 self._tell(key)
         return [opened.pop(fault.key, None) for fault in faults]
 

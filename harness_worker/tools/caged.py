@@ -20,6 +20,7 @@ from harness_common.core.errors import Denied, Permanent, UnknownOutcome
 from harness_common.core.message import Json
 from harness_worker.egress.reachable import Reachable
 from harness_worker.sandbox import values
+from harness_worker.telemetry import metrics
 
 META_KEY: Final = "program"
 _CONNECT_S: Final = 10.0
@@ -44,6 +45,7 @@ async def call_caged(
     """
     spec = tool.spec
     if sandbox is None:
+        metrics.sandbox_refusals.inc()
         raise Denied(
             f"it needs sandbox tier {spec.sandbox}, and this worker has no sandbox",
             code="SANDBOX_UNAVAILABLE",

@@ -23,6 +23,7 @@ from harness_common.core.errors import HarnessError, Invalid, LostOwnership, Not
 from harness_common.core.policy import Verdict
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
+from harness_worker.telemetry.tool_calls import WatchedCall
 from harness_worker.tools.approvals import Approvals, Approved
 from harness_worker.tools.attempt import attempt, attempts, tell
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
@@ -83,6 +84,14 @@ class ToolRunner:
 
         Raises `CancelAsked` and `LostOwnership` when nothing more may be started.
         """
+        scope, tool = self.scope, self.tool_of(call)
+        number = f"{scope.step}.{call.index}"
+        with WatchedCall(scope.run, number, call.tool_use_id, tool, call.arguments) as seen:
+            outcome = await self._run(call)
+            seen.ended(outcome)
+        return outcome
+
+    async def _run(self, call: PendingCall) -> CallOutcome:
         if call.status in ENDED:
             return self._given_back(call)
         if call.status is CallStatus.UNKNOWN:
@@ -343,7 +352,7 @@ class ToolRunner:
         if fresh.is_dead_intent():
             # Another attempt is under way since: it is its owner's, and not ours to judge.
             raise LostOwnership("another attempt is under way", run_id=str(self.scope.run.id))
-        return await self.run(fresh)
+        return await self._run(fresh)
 
     def _outcome(
         self, call: PendingCall, tool: Tool | None, ended: Ended, *, recorded: bool = False

@@ -78,6 +78,7 @@ class FakeBell:
 
     def __init__(self) -> None:
         self.rung: list[Doorbell] = []
+        self.lost = 0
 
     def ring(self, bell: Doorbell) -> None:
         self.rung.append(bell)
@@ -87,6 +88,7 @@ class FakeModels:
     """A registry whose every model does what `chat` does, and then answers "x"."""
 
     capabilities = Capabilities(streaming=False)
+    provider = "fake"
     scope = "fake:x:none"
 
     def __init__(self, chat: Chat) -> None:

@@ -8,7 +8,7 @@ SELECT
     r.limited, r.deaths, r.messages, r.memo, r.started, r.cancel_requested, r.not_before, r.stop_reason, r.error, r.output, r.input_tokens,
     r.output_tokens, r.cost_usd, r.limits, r.retry, r.pause_requested, r.waiting, r.turn_at, r.concurrency_key, r.overrides, r.parent_run_id,
     r.depth, r.reserved_tokens, r.reserved_usd, r.reserved_day,
-    w.name AS worker_name, w.died_why, coalesce(r.claimed_at > w.died_at, false) AS late, clock_timestamp() AS now,
+    r.claimed_at, w.name AS worker_name, w.died_why, coalesce(r.claimed_at > w.died_at, false) AS late, clock_timestamp() AS now,
     w.concurrency = 1 AND w.stopping_at IS NULL AND NOT EXISTS (
         SELECT 1 FROM runs o WHERE o.claimed_by = r.claimed_by AND o.claim_id IS NOT NULL AND o.claim_id <> r.claim_id) AS solo
 FROM runs r LEFT JOIN workers w ON w.incarnation = r.claimed_by

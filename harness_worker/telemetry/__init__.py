@@ -1,0 +1,1 @@
+"""What is seen of a worker and a scheduler from outside: metrics and spans."""
