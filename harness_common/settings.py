@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from harness_common.core.lease import is_quarantine
 from harness_common.logins import ROLES, Login, derive, login_of
+from harness_common.redis_url import is_sentinel, parse_sentinel
 
 
 class _Group(BaseModel):
@@ -272,8 +273,9 @@ class Settings(BaseSettings):
     owner_database_url: str | None = None
     """The login of migrations."""
     redis_url: str | None = None
+    """`redis://`, `rediss://`, or `sentinel://` (see `redis_url`)."""
     broker_url: str | None = None
-    """Where doorbells go; None uses `redis_url`."""
+    """Where doorbells go, also `amqp://`; None uses `redis_url`."""
     data_dir: Path = Path(".harness")
     blobs: str | None = None
     """Where large bodies lie: `file:///folder`, or `name:…` of a plugin. None: the data folder."""
@@ -301,6 +303,13 @@ class Settings(BaseSettings):
     memory: MemorySettings = MemorySettings()
     frameworks: FrameworkSettings = FrameworkSettings()
     log: LogSettings = LogSettings()
+
+    @field_validator("redis_url", "broker_url")
+    @classmethod
+    def _sentinels_are_readable(cls, url: str | None) -> str | None:
+        if url is not None and is_sentinel(url):
+            parse_sentinel(url)
+        return url
 
     @model_validator(mode="after")
     def _leases_outlast_looks(self) -> Settings:
@@ -368,6 +377,7 @@ _LOGIN_VARIABLES: dict[Login, str] = {
     "system": "HARNESS_SYSTEM_DATABASE_URL",
 }
 _NOT_SETTINGS = {
+    "HARNESS_ALIVE_DIR",
     "HARNESS_INCARNATION",
     "HARNESS_WORKER_NAME",
     "HARNESS_API_URL",

@@ -120,8 +120,11 @@ TaskPool.stop_limit_s = settings().worker.grace_s + 90.0
 
 
 @app.task(name=STEP_TASK, ignore_result=True, acks_late=False)
-def step(tenant_id: str, run_id: str, version: int) -> str:
-    """Answer a doorbell: look at this run, and do its next step if it is still to do."""
+def step(tenant_id: str, run_id: str, version: int, *_newer: object, **_more: object) -> str:
+    """Answer a doorbell: look at this run, and do its next step if it is still to do.
+
+    What a newer version adds to a doorbell is left alone: what to do stands in Postgres.
+    """
     assert process.runtime is not None
     outcome: str = wait_for(answer(process.runtime, UUID(hex=tenant_id), UUID(hex=run_id), version))
     process.leave_if_not_alone()
