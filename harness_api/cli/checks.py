@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness_api.cli import ends, logins
+from harness_api.cli import ends, keks, logins
 from harness_api.cli.dev_file import read_dev_file
 from harness_api.cli.finding import Finding, State
 from harness_common.core.errors import HarnessError
@@ -49,6 +49,7 @@ def run_checks(config: Settings) -> Iterator[Finding]:
     yield from ends.plugins(config)
     yield from postgres(with_urls.database_url or with_urls.system_database_url)
     yield from logins.check(with_urls)
+    yield from keks.check(with_urls)
     yield redis("redis", redis_url)
     yield broker(config.broker_url, redis_url)
     yield from api()

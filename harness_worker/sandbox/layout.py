@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -114,6 +115,20 @@ def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> lis
     argv += [*size, "--perms", "1777", "--tmpfs", "/tmp", "--chdir", WORK]  # noqa: S108
     argv += ["--remount-ro", "/", "--seccomp", str(seccomp_fd), "--"]
     return [*argv, *profile.argv(setup)]
+
+
+def hidden(paths: Iterable[str]) -> str:
+    """Say which of the paths that a tier A cage has to read would be covered by its own folders;
+    an empty string when none would.
+    """
+    for path in paths:
+        for own in (WORK, "/tmp"):  # noqa: S108 - the cage's own
+            if path.startswith(f"{own}/"):
+                return (
+                    f"{path} is needed inside, and the cage's own {own} hides this path: install "
+                    f"Harness outside {own}"
+                )
+    return ""
 
 
 PROXY_INSIDE = "/run/egress.sock"

@@ -33,7 +33,7 @@ from harness_worker.sandbox.cage import Cage, Said
 from harness_worker.sandbox.code import interpreter, place, tree
 from harness_worker.sandbox.egress import Dial, EgressProxy, refuse_all
 from harness_worker.sandbox.jailer_link import ROOT, Closed, JailerLink, Opened
-from harness_worker.sandbox.layout import Profile
+from harness_worker.sandbox.layout import Profile, hidden
 from harness_worker.sandbox.probe import probe
 
 log = structlog.get_logger()
@@ -129,7 +129,9 @@ class WorkerSandbox:
     @property
     def bwrap_problem(self) -> str | None:
         """Return why there is no tier A at all, or None."""
-        return None if self._bwrap.path is not None else self._bwrap.why_not
+        if self._bwrap.path is None:
+            return self._bwrap.why_not
+        return hidden([*interpreter(), *self._code()]) or None
 
     # --- running ---
 
