@@ -13,7 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from harness_common.core.lease import is_quarantine
@@ -79,6 +87,11 @@ class WorkerSettings(_Group):
         return self
 
 
+def _none_if_off(value: object) -> object:
+    """Let a variable say that there is none: `off`, or nothing."""
+    return None if isinstance(value, str) and value.strip().lower() in {"off", ""} else value
+
+
 class DatabaseSettings(_Group):
     """How processes talk to Postgres."""
 
@@ -87,8 +100,8 @@ class DatabaseSettings(_Group):
     timeout_s: float = 10.0
     """The longest any statement may take, enforced on our side."""
     connect_timeout_s: float = 5.0
-    prepare_threshold: int | None = 1
-    """Executions before a statement is prepared; None for poolers that cannot keep prepared
+    prepare_threshold: Annotated[int | None, BeforeValidator(_none_if_off)] = 1
+    """Executions before a statement is prepared; None (`off`) for poolers that cannot keep prepared
     statements.
     """
     snapshot_every: int = 20

@@ -90,7 +90,7 @@ def test_urgent_doorbells_go_first_and_survive_a_restart(rabbit):
 
 @pytest.mark.nightly
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
 def test_runs_finish_over_a_broker_that_restarts(rabbit, how):
     """INV1, INV2, INV5: a lost doorbell is rung again, an answered one does no harm."""

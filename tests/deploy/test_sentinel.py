@@ -80,7 +80,7 @@ async def test_a_client_finds_the_new_primary(sentinels):
 
 @pytest.mark.nightly
 @pytest.mark.e2e
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_primary_dies_in_the_middle_and_nothing_is_lost(sentinels):
     """INV1, INV2, INV5, INV7: with leases, doorbells and signals all on the server that dies."""
     with Stack(apis=2, schedulers=2, processes=2, HARNESS_REDIS_URL=sentinels.url) as stack:
