@@ -86,6 +86,9 @@ lock: setup ## Resolve pyproject.toml again into requirements.lock (keeps pins t
 	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes \
 		--no-emit-index-url --no-header --universal --python-version 3.11 --quiet \
 		-o requirements.lock $(ARGS)
+	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --constraint requirements.lock --generate-hashes \
+		--no-emit-index-url --no-header --no-annotate --universal --python-version 3.11 --quiet \
+		-o deploy/requirements.lock
 
 clean: ## Remove caches; keeps .venv and the data folder
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

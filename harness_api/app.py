@@ -26,6 +26,7 @@ from harness_api.mcp_face import mount
 from harness_api.metrics import Metrics
 from harness_api.middleware import BodyGuard, RequestLife
 from harness_api.routes import ROUTERS
+from harness_common import VERSION
 from harness_common.blobs.registry import blobs_of
 from harness_common.broker.app import make_app
 from harness_common.broker.publish import Bell
@@ -39,8 +40,6 @@ from harness_common.store.keyring import load_keks
 from harness_common.store.keys import load_pepper
 from harness_common.telemetry.start import start_traces
 from harness_common.telemetry.traces import traces
-
-VERSION = "0.1.0"
 
 
 @asynccontextmanager

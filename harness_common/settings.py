@@ -13,11 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from harness_common.core.lease import is_quarantine
 from harness_common.logins import ROLES, Login, derive, login_of
+from harness_common.redis_url import is_sentinel, parse_sentinel
 
 
 class _Group(BaseModel):
@@ -78,6 +87,11 @@ class WorkerSettings(_Group):
         return self
 
 
+def _none_if_off(value: object) -> object:
+    """Let a variable say that there is none: `off`, or nothing."""
+    return None if isinstance(value, str) and value.strip().lower() in {"off", ""} else value
+
+
 class DatabaseSettings(_Group):
     """How processes talk to Postgres."""
 
@@ -86,8 +100,8 @@ class DatabaseSettings(_Group):
     timeout_s: float = 10.0
     """The longest any statement may take, enforced on our side."""
     connect_timeout_s: float = 5.0
-    prepare_threshold: int | None = 1
-    """Executions before a statement is prepared; None for poolers that cannot keep prepared
+    prepare_threshold: Annotated[int | None, BeforeValidator(_none_if_off)] = 1
+    """Executions before a statement is prepared; None (`off`) for poolers that cannot keep prepared
     statements.
     """
     snapshot_every: int = 20
@@ -299,8 +313,9 @@ class Settings(BaseSettings):
     owner_database_url: str | None = None
     """The login of migrations."""
     redis_url: str | None = None
+    """`redis://`, `rediss://`, or `sentinel://` (see `redis_url`)."""
     broker_url: str | None = None
-    """Where doorbells go; None uses `redis_url`."""
+    """Where doorbells go, also `amqp://`; None uses `redis_url`."""
     data_dir: Path = Path(".harness")
     blobs: str | None = None
     """Where large bodies lie: `file:///folder`, or `name:…` of a plugin. None: the data folder."""
@@ -329,6 +344,13 @@ class Settings(BaseSettings):
     frameworks: FrameworkSettings = FrameworkSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+
+    @field_validator("redis_url", "broker_url")
+    @classmethod
+    def _sentinels_are_readable(cls, url: str | None) -> str | None:
+        if url is not None and is_sentinel(url):
+            parse_sentinel(url)
+        return url
 
     @model_validator(mode="after")
     def _leases_outlast_looks(self) -> Settings:
@@ -396,6 +418,7 @@ _LOGIN_VARIABLES: dict[Login, str] = {
     "system": "HARNESS_SYSTEM_DATABASE_URL",
 }
 _NOT_SETTINGS = {
+    "HARNESS_ALIVE_DIR",
     "HARNESS_INCARNATION",
     "HARNESS_WORKER_NAME",
     "HARNESS_API_URL",

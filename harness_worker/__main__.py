@@ -19,6 +19,7 @@ import time
 import structlog
 
 from harness_common.settings import Settings, settings
+from harness_common.telemetry.alive import Alive
 from harness_common.telemetry.logs import configure_logging
 from harness_worker.egress.client import Egress
 from harness_worker.quarantine import Quarantine
@@ -54,7 +55,9 @@ class Supervisor:
     def run(self) -> int:
         """Run until `stop`; returns the exit code."""
         self._children = [self._start(n, 0) for n in range(1, self._count + 1)]
+        alive = Alive("supervisor")
         while not self._stop.wait(0.05):
+            alive.beat()
             for place, child in enumerate(self._children):
                 self._look_after(place, child)
             self._quarantine.look()

@@ -21,7 +21,7 @@ import structlog
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
 from harness_common.core.context_view import first_needed
-from harness_common.core.errors import HarnessError, Limited, LostOwnership
+from harness_common.core.errors import HarnessError, Limited, LostOwnership, NewerVersion
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Input, Released, StepDone, StepFailed
 from harness_common.core.retry import classify
@@ -29,7 +29,7 @@ from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Failure, StepCancelled
 from harness_common.redaction import redactor
 from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
-from harness_common.store.claim import Claimed, Tail, Want, fresh_calls, load_history
+from harness_common.store.claim import Claimed, Tail, Want, fresh_calls, load_history, unclaim
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from harness_worker.budgets import reserve
@@ -86,6 +86,10 @@ async def answer(
     except DatabaseUnavailable as error:
         log.warning("step.database_unavailable", run_id=encode("run", run_id), error=str(error))
         return "database unavailable"
+    except NewerVersion as error:
+        log.warning("run.needs_newer_version", run_id=encode("run", run_id), error=error.message)
+        await unclaim(runtime.db, tenant_id, run_id, held.claim_id)
+        return "given back to a newer version"
     finally:
         runtime.held.pop(run_id, None)
         await _release_lease(runtime, held)
@@ -171,6 +175,7 @@ async def _one_step(
     record = StepRecord(started_at, runtime.worker)
     outcome: Input
     try:
+        _require_known(run)
         await _wait_for_place(claimed)
         history = await load_history(runtime.db, run) if run.prev_run_id else ()
         spec = await runtime.agent(run)
@@ -192,7 +197,7 @@ async def _one_step(
         outcome = await _run_step(runtime, held, ctx)
         if isinstance(outcome, StepDone) and _turn_is_over(runtime, claimed, run):
             outcome = replace(outcome, turn_over=True)
-    except (LostOwnership, DatabaseUnavailable):
+    except (LostOwnership, DatabaseUnavailable, NewerVersion):
         raise
     except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
         outcome = _failed(run, error, started_at)
@@ -209,6 +214,13 @@ async def _one_step(
             # What the step gave cannot be written: that ends the run, rather than repeat it for
             # ever.
             return await commit([_failed(run, error, started_at)], now=runtime.clock.now())
+
+
+def _require_known(run: StoredRun) -> None:
+    """Refuse a step of a kind that this version does not know; a cancel needs no knowledge."""
+    kind = run.state.next_kind
+    if kind not in STEPS and not run.state.cancel_requested:
+        raise NewerVersion(f"its next step is of the kind {kind!r}")
 
 
 async def _wait_for_place(claimed: Claimed) -> None:
@@ -255,17 +267,12 @@ def _without_secrets(run: StoredRun, failure: Failure) -> Failure:
 
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     """Run the step as a task that a cancel, a stop or the step's timeout can interrupt."""
-    kind = ctx.run.state.next_kind
-    step = STEPS.get(kind)
-    if step is None:
-        failure = Failure("permanent", "UNKNOWN_STEP_KIND", f"this worker knows no step {kind!r}")
-        return StepFailed(failure, ctx.started_at)
     if ctx.run.state.cancel_requested:
         return StepDone(StepCancelled(), ctx.started_at)
     if held.stop_asked():
         return _stopped(held, ctx)
     limit_s = _time_left_s(ctx, runtime.settings.worker.step_timeout_s)
-    held.task = asyncio.ensure_future(step(ctx))
+    held.task = asyncio.ensure_future(STEPS[ctx.run.state.next_kind](ctx))
     try:
         async with asyncio.timeout(limit_s):
             return StepDone(await held.task, ctx.started_at)

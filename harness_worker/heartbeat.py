@@ -22,6 +22,7 @@ from harness_common.core.throttle import ENDS_AFTER_S
 from harness_common.store import json_codec
 from harness_common.store.apply import Write, apply, read_run
 from harness_common.store.db import DatabaseUnavailable, Row
+from harness_common.telemetry.alive import Alive
 from harness_worker.runtime import Runtime, register
 from harness_worker.telemetry import metrics
 from harness_worker.throttles import from_json
@@ -139,7 +140,9 @@ async def give_back(runtime: Runtime, tenant_id: UUID, run_id: UUID, claim_id: U
 
 async def heartbeat_loop(runtime: Runtime) -> None:
     """Beat every `renew_s` until cancelled; survives the loss of either store."""
+    alive = Alive(_place(runtime.name))
     while True:
+        alive.beat()
         try:
             await beat(runtime)
         except DatabaseUnavailable as error:
@@ -147,6 +150,14 @@ async def heartbeat_loop(runtime: Runtime) -> None:
         except Exception:
             log.exception("heartbeat.failed")
         await asyncio.sleep(runtime.settings.worker.renew_s * (0.9 + 0.2 * random.random()))
+
+
+def _place(name: str) -> str | None:
+    """Name the place of a process, which the next one in it takes over; None for a quarantine,
+    which comes and goes.
+    """
+    place = name.rpartition("-")[0] or name
+    return None if "quarantine" in place else place
 
 
 async def lease_loop(runtime: Runtime) -> None:

@@ -22,6 +22,7 @@ import httpx
 import psycopg
 from redis.asyncio import Redis
 
+from harness_common import VERSION
 from harness_common.batch import Batcher
 from harness_common.blobs.registry import blobs_of
 from harness_common.broker.publish import Bell
@@ -29,6 +30,7 @@ from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.blob import Blobs
 from harness_common.contracts.embeddings import Embedder
 from harness_common.contracts.skill import equipped, pins_in
+from harness_common.contracts.stored import read_stored
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
@@ -47,6 +49,7 @@ from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
+from harness_common.store.schema_check import wait_for_schema
 from harness_common.store.secret_values import TenantSecrets
 from harness_common.store.skills import SkillCache
 from harness_worker.context.memory import ContextMemory
@@ -245,7 +248,7 @@ class Runtime:
             )
             if row is None:
                 raise Permanent("the run's agent version is gone", code="AGENT_NOT_FOUND")
-            spec = AgentSpec.model_validate(row["spec"])
+            spec = read_stored(AgentSpec, row["spec"], f"the agent {acting.name!r}")
             self._agents[key] = spec
             if len(self._agents) > _CACHED_AGENTS:
                 self._agents.popitem(last=False)
@@ -270,7 +273,7 @@ async def register(
             "pid": os.getpid(),
             "queues": list(settings.worker.queues),
             "concurrency": settings.worker.concurrency,
-            "version": "0.1.0",
+            "version": VERSION,
             "plugins": json_codec.dumps_text(told(plugins)),
         },
     )
@@ -292,6 +295,7 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
     )
     await db.__aenter__()
     await db.ready(60.0)
+    await wait_for_schema(db)
     # The heartbeat has a connection of its own: busy steps must not make the process look dead.
     limit_s = heartbeat_timeout_s(settings.database.timeout_s, settings.worker.lease_s)
     one = settings.database.model_copy(update={"pool_min": 1, "pool_max": 1, "timeout_s": limit_s})

@@ -138,8 +138,11 @@ TaskPool.stop_limit_s = settings().worker.grace_s + 90.0
 
 
 @app.task(name=STEP_TASK, ignore_result=True, acks_late=False)
-def step(tenant_id: str, run_id: str, version: int) -> str:
-    """Answer a doorbell: look at this run, and do its next step if it is still to do."""
+def step(tenant_id: str, run_id: str, version: int, *_newer: object, **_more: object) -> str:
+    """Answer a doorbell: look at this run, and do its next step if it is still to do.
+
+    What a newer version adds to a doorbell is left alone: what to do stands in Postgres.
+    """
     assert process.runtime is not None
     rung = getattr(step.request, "traceparent", None) or ""
     outcome: str = wait_for(

@@ -17,11 +17,11 @@ from uuid import UUID, uuid4
 
 import psycopg
 import structlog
-from redis import Redis
 
 from harness_common.coord.channel import nudge_channel
 from harness_common.coord.redis import RedisFault
 from harness_common.embedded.process import spawn
+from harness_common.redis_url import sync_client
 from harness_common.settings import Settings
 from harness_common.store.db import sql
 
@@ -112,9 +112,7 @@ def _report(config: Settings, worker: UUID, code: int) -> None:
             config.database_login("system"), connect_timeout=5, autocommit=True
         ) as conn:
             conn.execute(sql("worker_died"), params)
-        with Redis.from_url(
-            config.require_redis_url(), socket_timeout=1, socket_connect_timeout=1
-        ) as redis:
+        with sync_client(config.require_redis_url(), timeout_s=1.0) as redis:
             redis.publish(nudge_channel(config.redis.prefix), b"{}")
     except (psycopg.Error, *RedisFault) as error:
         log.warning("worker.death_not_reported", error=str(error))

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness_api.cli import ends, logins
+from harness_api.cli import ends, keks, logins
 from harness_api.cli.dev_file import read_dev_file
 from harness_api.cli.finding import Finding, State
 from harness_common.core.errors import HarnessError
@@ -49,6 +49,7 @@ def run_checks(config: Settings) -> Iterator[Finding]:
     yield from ends.plugins(config)
     yield from postgres(with_urls.database_url or with_urls.system_database_url)
     yield from logins.check(with_urls)
+    yield from keks.check(with_urls)
     yield redis("redis", redis_url)
     yield broker(config.broker_url, redis_url)
     yield from api()
@@ -188,20 +189,23 @@ def _postgres_version(conn: psycopg.Connection) -> Finding:
 
 
 def _schema(conn: psycopg.Connection) -> Finding:
-    from alembic.script import ScriptDirectory
+    from harness_common.revisions import fault, known
 
-    migrations = files("harness_common") / "store" / "migrations"
-    head = ScriptDirectory(str(migrations)).get_current_head()
     row = conn.execute("SELECT to_regclass('alembic_version') IS NOT NULL").fetchone()
-    if not row or not row[0]:
-        return Finding("schema", State.FAIL, "the database is empty", "Run `harness migrate`.")
-    found = [r[0] for r in conn.execute("SELECT version_num FROM alembic_version")]
-    if found != [head]:
-        text = f"is at {', '.join(found) or 'none'}, this version of Harness needs {head}"
-        return Finding(
-            "schema", State.FAIL, text, "Run `harness migrate` (or install a newer Harness)."
-        )
-    return Finding("schema", State.OK, f"at {head}, the newest")
+    found, comment = None, None
+    if row and row[0]:
+        statement = files("harness_common") / "store" / "sql" / "schema_state.sql"
+        found, comment = conn.execute(statement.read_bytes()).fetchone() or (None, None)
+    ours = known()
+    if why := fault(found, comment, ours):
+        return Finding("schema", State.FAIL, why, 'See "Upgrades" in docs/operations.md.')
+    if found == ours[-1].id:
+        return Finding("schema", State.OK, f"at {found}, the newest")
+    if found not in {one.id for one in ours}:
+        text = f"at {found}, newer than this version of Harness, which can use it"
+        return Finding("schema", State.OK, text)
+    text = f"at {found}; {ours[-1].id} is to come when no process of the old version is left"
+    return Finding("schema", State.WARN, text, "Then run `harness migrate --phase post`.")
 
 
 def _clocks(conn: psycopg.Connection) -> Finding:
@@ -221,12 +225,12 @@ def redis(name: str, url: str | None) -> Finding:
     """Check that a Redis or Valkey answers, and its version."""
     if url is None:
         return _unset(name, "HARNESS_REDIS_URL")
-    from redis import Redis, RedisError
+    from redis import RedisError
+
+    from harness_common.redis_url import sync_client
 
     try:
-        with Redis.from_url(
-            url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
-        ) as client:
+        with sync_client(url, timeout_s=_TIMEOUT_S) as client:
             info: Any = client.info("server")
     except (RedisError, ValueError, OSError) as error:
         text = _without_password(str(error), url)
@@ -243,7 +247,7 @@ def broker(url: str | None, redis_url: str | None) -> Finding:
         if redis_url is None:
             return _unset("broker", "HARNESS_REDIS_URL")
         return Finding("broker", State.OK, "doorbells go over the Redis above")
-    if url.startswith(("redis://", "rediss://", "unix://")):
+    if url.startswith(("redis://", "rediss://", "unix://", "sentinel://")):
         return redis("broker", url)
     from kombu.connection import Connection
 

@@ -8,12 +8,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
 
 from harness_api.cli.options import examples
 from harness_common.logins import Login
+
+
+class Phase(StrEnum):
+    """Which part of an upgrade."""
+
+    PRE = "pre"
+    POST = "post"
+    ALL = "all"
+
 
 Tools = Annotated[list[str] | None, typer.Option(help="A module with your tools. May be repeated.")]
 
@@ -36,7 +46,7 @@ def register(app: typer.Typer) -> None:
         )
     )(worker)
     add()(scheduler)
-    add(epilog=examples("harness migrate --bootstrap"))(migrate)
+    add(epilog=examples("harness migrate --bootstrap", "harness migrate --phase pre"))(migrate)
 
 
 def dev(
@@ -108,6 +118,13 @@ def migrate(
         bool,
         typer.Option("--bootstrap", help="Also make a first tenant and its admin key."),
     ] = False,
+    phase: Annotated[
+        Phase,
+        typer.Option(
+            help="pre: before the processes of a new version start, while the old ones run; post: "
+            "when the last old one is gone; all: nothing runs, or it is the first time."
+        ),
+    ] = Phase.ALL,
 ) -> None:
     """Bring the database to the current schema. Safe to repeat."""
     import subprocess
@@ -115,10 +132,11 @@ def migrate(
     from harness_common.settings import settings
 
     settings().database_login("owner")
+    argv = ["harness_common.store.migrate", "--phase", str(phase)]
     if not bootstrap:
-        _become("harness_common.store.migrate")
-    for module in ("harness_common.store.migrate", "harness_common.store.bootstrap"):
-        code = subprocess.run([sys.executable, "-m", module], check=False).returncode
+        _become(*argv)
+    for module in (argv, ["harness_common.store.bootstrap"]):
+        code = subprocess.run([sys.executable, "-m", *module], check=False).returncode
         if code != 0:
             raise typer.Exit(1)
 

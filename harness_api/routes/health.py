@@ -14,7 +14,8 @@ from harness_api.routing import new_router
 from harness_api.schemas.base import Output
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import Transient
-from harness_common.store.db import DatabaseUnavailable, bounded
+from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.schema_check import SchemaUnusable, check_schema
 
 router = new_router("", "health")
 
@@ -41,12 +42,14 @@ async def get_health() -> Alive:
 
 @router.get("/readyz", operation_id="readiness", response_model=Readiness)
 async def get_readiness(services: Use) -> Readiness:
-    """Tell whether Postgres answers within a second; 503 when not. Redis is shown and not
-    required.
+    """Tell whether Postgres answers within a second and its schema can be used; 503 when not. Redis
+    is shown and not required.
     """
     try:
         async with asyncio.timeout(1.0), services.db.connection() as conn:
-            await bounded(conn, conn.execute("SELECT 1"), 1.0)
+            await check_schema(conn, 1.0)
+    except SchemaUnusable:
+        raise
     except (TimeoutError, Transient) as error:
         raise DatabaseUnavailable("Postgres did not answer within 1 s") from error
     try:

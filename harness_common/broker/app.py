@@ -12,10 +12,13 @@ from typing import Any, Final
 from celery import Celery
 from kombu.entity import Exchange, Queue
 
+from harness_common.redis_url import is_sentinel, parse_sentinel
 from harness_common.settings import Settings, settings
 
 STEP_TASK: Final = "harness.step"
 PRIORITY_STEPS: Final = (0, 3, 6, 9)
+_LOWEST: Final = 9
+_TRANSPORTS: Final = "harness_common.broker.redis_transport"
 
 
 def step_queue(name: str) -> Queue:
@@ -23,15 +26,46 @@ def step_queue(name: str) -> Queue:
     return Queue(name, Exchange(name), routing_key=name, queue_arguments={"x-max-priority": 10})
 
 
+def is_amqp(broker_url: str) -> bool:
+    """Tell whether doorbells go over RabbitMQ, where the highest number goes first."""
+    return broker_url.startswith(("amqp", "pyamqp"))
+
+
+def _of_broker(broker_url: str, config: Settings) -> dict[str, Any]:
+    """Build what depends on the kind of broker."""
+    on_redis = broker_url.startswith("redis")
+    options: dict[str, Any] = {
+        "socket_timeout": 5,
+        "socket_connect_timeout": 3,
+        "health_check_interval": 25,
+        "socket_keepalive": True,
+        "max_connections": 64,
+        "visibility_timeout": 3600,
+        "queue_order_strategy": "priority",
+        "priority_steps": list(PRIORITY_STEPS),
+        "global_keyprefix": f"{config.redis.prefix}:",
+    }
+    transport = f"{_TRANSPORTS}:Transport" if on_redis else None
+    if is_amqp(broker_url):
+        options = {"confirm_publish": True, "write_timeout": 5}
+    elif is_sentinel(broker_url):
+        found = parse_sentinel(broker_url)
+        bounds = {"socket_timeout": 1, "socket_connect_timeout": 1, **found.sentinel_login}
+        options |= {"master_name": found.primary, "sentinel_kwargs": bounds}
+        broker_url, transport = found.for_kombu(), f"{_TRANSPORTS}:SentinelTransport"
+    return {
+        "broker_url": broker_url,
+        "broker_transport": transport,
+        "broker_transport_options": options,
+        "worker_disable_prefetch": transport is not None,
+    }
+
+
 def celery_config(config: Settings) -> dict[str, Any]:
     """Build the Celery configuration from ours."""
     names = dict.fromkeys(("steps.default", *config.worker.queues))
-    broker_url = config.broker_url or config.require_redis_url()
-    on_redis = broker_url.startswith("redis")
     return {
-        "broker_url": broker_url,
-        "broker_transport": "harness_common.broker.redis_transport:Transport" if on_redis else None,
-        "worker_disable_prefetch": on_redis,
+        **_of_broker(config.broker_url or config.require_redis_url(), config),
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
         "task_ignore_result": True,
@@ -53,19 +87,13 @@ def celery_config(config: Settings) -> dict[str, Any]:
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
         "task_publish_retry_policy": {"max_retries": 1, "interval_start": 0, "interval_max": 0.2},
-        "broker_transport_options": {
-            "socket_timeout": 5,
-            "socket_connect_timeout": 3,
-            "health_check_interval": 25,
-            "socket_keepalive": True,
-            "max_connections": 64,
-            "visibility_timeout": 3600,
-            "queue_order_strategy": "priority",
-            "priority_steps": list(PRIORITY_STEPS),
-            "global_keyprefix": f"{config.redis.prefix}:",
-        },
         "timezone": "UTC",
     }
+
+
+def wire_priority(app: Celery, priority: int) -> int:
+    """Return the priority as the broker counts: for us, as in Redis, 0 goes first."""
+    return _LOWEST - priority if is_amqp(str(app.conf.broker_url)) else priority
 
 
 def make_app(config: Settings) -> Celery:

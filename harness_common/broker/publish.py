@@ -16,8 +16,9 @@ from uuid import UUID
 
 import structlog
 from celery import Celery
+from kombu.messaging import Producer
 
-from harness_common.broker.app import STEP_TASK, step_queue
+from harness_common.broker.app import STEP_TASK, is_amqp, step_queue, wire_priority
 from harness_common.telemetry.traces import Place, Span, harmless, run_span, trace_of, traces
 
 log = structlog.get_logger()
@@ -54,10 +55,13 @@ class Bell:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._amqp = is_amqp(str(app.conf.broker_url))
         self._queue: queue.SimpleQueue[Doorbell | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="bell", daemon=True)
         self.rung = 0
         self.lost = 0
+        self.works = True
+        """Whether the broker took the last doorbells."""
         self._thread.start()
 
     def ring(self, bell: Doorbell) -> None:
@@ -77,21 +81,34 @@ class Bell:
         open_ = True
         while open_:
             bells, open_ = self._gather()
-            try:
-                if producer is None:
-                    producer = self._app.amqp.Producer(self._app.connection_for_write())
-                with producer.batch():
-                    for bell in bells:
-                        self._send(producer, bell)
-                self.rung += len(bells)
-            except Exception as error:  # noqa: BLE001 - any broker failure means the same: not rung
-                self.lost += len(bells)
-                log.warning(
-                    "doorbell.lost",
-                    count=len(bells),
-                    error=f"{type(error).__name__}: {error}"[:300],
-                )
-                producer = None
+            # RabbitMQ may have closed an idle connection: once more over a new one. Redis has a
+            # pool that looks by itself.
+            for attempt in (1, 2) if producer is not None and self._amqp else (2,):
+                try:
+                    producer = producer or self._connect()
+                    self._send_all(producer, bells)
+                    self.rung += len(bells)
+                    self.works = True
+                    break
+                except Exception as error:  # noqa: BLE001 - whatever it is: not rung
+                    producer = None
+                    if attempt == 2:
+                        self._note_lost(len(bells), error)
+
+    def _connect(self) -> Producer:
+        # No heartbeat: this thread sleeps between doorbells and could not send one.
+        return self._app.amqp.Producer(self._app.connection_for_write(heartbeat=0))
+
+    def _send_all(self, producer: Producer, bells: list[Doorbell]) -> None:
+        with producer.batch():
+            for bell in bells:
+                self._send(producer, bell)
+
+    def _note_lost(self, count: int, error: Exception) -> None:
+        self.lost += count
+        self.works = False
+        why = f"{type(error).__name__}: {error}"[:300]
+        log.warning("doorbell.lost", count=count, error=why)
 
     def _gather(self) -> tuple[list[Doorbell], bool]:
         """Wait for a doorbell and take those that wait behind it; False once `close` was called."""
@@ -115,7 +132,7 @@ class Bell:
             task_id=bell.task_id,
             producer=producer,
             queue=_queue(bell.queue),
-            priority=bell.priority,
+            priority=wire_priority(self._app, bell.priority),
             headers=headers,
             argsrepr=f"(run_{bell.run_id.hex}, v{bell.version}, tenant {bell.tenant_id.hex})",
             kwargsrepr="{}",

@@ -89,7 +89,17 @@ class Channel(redis.Channel):
         return True
 
 
+class SentinelChannel(Channel, redis.SentinelChannel):
+    """The same, of the primary that Sentinel names."""
+
+
 class Transport(redis.Transport):
     """The transport named in `broker_transport`."""
 
     Channel = Channel
+
+
+class SentinelTransport(redis.SentinelTransport):
+    """The transport for `sentinel://`."""
+
+    Channel = SentinelChannel

@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelManagedConnection
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from harness_common.cancelled import cancel_kept
+from harness_common.redis_url import is_sentinel, parse_sentinel
 from harness_common.settings import RedisSettings
 
 RedisFault = (RedisError, OSError, TimeoutError)
@@ -51,24 +54,50 @@ class _Tls(_Ours, SSLConnection):
     pass
 
 
+class _Managed(_Ours, SentinelManagedConnection):
+    """Asks Sentinel for the primary each time it connects."""
+
+
 def connect(
     url: str, config: RedisSettings, *, name: str | None = None, max_connections: int = 64
 ) -> Redis:
     """Build a client. Its calls raise `RedisFault` within `config.timeout_s`; replaying any of ours
     is harmless.
     """
-    client = Redis.from_url(
-        url,
-        client_name=name,
-        socket_timeout=config.timeout_s,
-        socket_connect_timeout=config.timeout_s,
-        socket_keepalive=True,
-        health_check_interval=25,
-        max_connections=max_connections,
-        retry=Retry(NoBackoff(), 1),
-    )
+    bounds: dict[str, Any] = {
+        "client_name": name,
+        "socket_timeout": config.timeout_s,
+        "socket_connect_timeout": config.timeout_s,
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+        "max_connections": max_connections,
+        "retry": Retry(NoBackoff(), 1),
+    }
+    if is_sentinel(url):
+        return _primary(url, config, bounds)
+    client = Redis.from_url(url, **bounds)
     pool = client.connection_pool
     ours: dict[type[AbstractConnection], type[AbstractConnection]]
     ours = {Connection: _Plain, SSLConnection: _Tls}
     pool.connection_class = ours.get(pool.connection_class, pool.connection_class)
+    return client
+
+
+def _primary(url: str, config: RedisSettings, bounds: dict[str, Any]) -> Redis:
+    """Build a client of whatever Sentinel calls the primary; after a fail-over it is another."""
+    found = parse_sentinel(url)
+    # Several are asked one after the other, and all of it has to fit into one call's time.
+    each_s = max(0.2, config.timeout_s / (len(found.nodes) + 1))
+    sentinel = Sentinel(
+        list(found.nodes),
+        sentinel_kwargs={
+            "socket_timeout": each_s,
+            "socket_connect_timeout": each_s,
+            "retry": Retry(NoBackoff(), 0),
+            **found.sentinel_login,
+        },
+    )
+    client: Redis = sentinel.master_for(
+        found.primary, connection_class=_Managed, **found.login, **bounds
+    )
     return client

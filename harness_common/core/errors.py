@@ -109,6 +109,14 @@ class Permanent(HarnessError):
     code = "PERMANENT"
 
 
+class NewerVersion(HarnessError):
+    """What is stored was written by a newer version of Harness: a process of that version can go
+    on, and this one leaves it alone.
+    """
+
+    code = "NEWER_VERSION"
+
+
 class UnknownOutcome(HarnessError):
     """An effect was started and nobody can say whether it happened; a person decides."""
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from harness_common.crypto.aead import KEY_BYTES, Cipher, KeyMissing, new_key
 
@@ -82,6 +83,11 @@ def _decode(kek_id: str, text: str) -> bytes:
             f"key-encryption key {kek_id!r} has {len(key)} bytes; it needs {KEY_BYTES}"
         )
     return key
+
+
+def data_key_place(tenant_id: UUID, version: int) -> bytes:
+    """Name what a wrapped data key is bound to."""
+    return f"harness|data key|{tenant_id.hex}|{version}".encode()
 
 
 def make_kek(kek_id: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -24,10 +25,14 @@ from harness_common.core.ids import encode
 from harness_common.core.message import Message, loads
 from harness_common.store import json_codec
 from harness_common.store.apply import Applied
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database, DatabaseUnavailable, Row
 from harness_common.store.rows import StoredRun, row_time, run_from_row
 
 log = structlog.get_logger()
+
+_AGAIN_S: Final = 2.0
+_AGAIN_MAX_S: Final = 60.0
+"""When a run that was given back is rung for again; doubled each time, up to the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +124,27 @@ async def claim(
             "hold_s": hold_s,
         },
     )
-    got = {row["claim_id"]: _claimed_or_none(row) for row in rows}
+    got = {row["claim_id"]: await _claimed_or_none(db, row) for row in rows}
     return [got.get(w.claim_id) for w in wants]
 
 
-def _claimed_or_none(row: Row) -> Claimed | None:
-    """Read a claimed row; one that cannot be read is nobody's, and must not cost its neighbours."""
+async def _claimed_or_none(db: Database, row: Row) -> Claimed | None:
+    """Read a claimed row; one that cannot be read goes back, and must not cost its neighbours."""
     try:
         return _claimed(row)
     except (KeyError, TypeError, ValueError) as error:
         log.error("run.unreadable", run_id=encode("run", row["id"]), error=repr(error))
+        await unclaim(db, row["tenant_id"], row["id"], row["claim_id"])
         return None
+
+
+async def unclaim(db: Database, tenant_id: UUID, run_id: UUID, claim_id: UUID) -> None:
+    """Give back a claim untouched: another process may be of a version, or have a key, that can
+    read the run. Best effort; the heartbeat finds a claim that nobody works on.
+    """
+    params = {"tenant_id": tenant_id, "run_id": run_id, "claim_id": claim_id}
+    with contextlib.suppress(DatabaseUnavailable):
+        await db.fetch("unclaim", params | {"first_s": _AGAIN_S, "longest_s": _AGAIN_MAX_S})
 
 
 def _claimed(row: Row) -> Claimed:

@@ -20,7 +20,7 @@ import structlog
 from harness_common.core.errors import HarnessError
 from harness_common.core.ids import encode
 from harness_common.crypto.aead import CannotDecrypt, Cipher, KeyMissing, new_key
-from harness_common.crypto.keks import KEK_FILE, KeyEncryptionKeys, parse_keks
+from harness_common.crypto.keks import KEK_FILE, KeyEncryptionKeys, data_key_place, parse_keks
 from harness_common.settings import Settings
 from harness_common.store import sealed
 from harness_common.store.db import Connection, Database, Row, run_sql
@@ -151,7 +151,7 @@ class Keyring:
     ) -> list[Row]:
         """Make a data key unless another transaction was first; return the newest row."""
         kek_id = self.keks.require_current()
-        wrapped = self.keks.get(kek_id).seal(new_key(), _place(tenant_id, version))
+        wrapped = self.keks.get(kek_id).seal(new_key(), data_key_place(tenant_id, version))
         params = {
             "tenant_id": tenant_id, "version": version, "kek_id": kek_id, "wrapped": wrapped,
         }  # fmt: skip
@@ -175,7 +175,7 @@ class Keyring:
         """Return the data key of a row of `tenant_keys`."""
         cipher = self.keks.get(row["kek_id"])
         try:
-            return cipher.open(row["wrapped"], _place(row["tenant_id"], row["version"]))
+            return cipher.open(row["wrapped"], data_key_place(row["tenant_id"], row["version"]))
         except CannotDecrypt as error:
             tenant = encode("tenant", row["tenant_id"])
             raise CannotDecrypt(
@@ -188,7 +188,7 @@ class Keyring:
     def rewrapped(self, row: Row) -> dict[str, Any]:
         """Return the columns of a data key wrapped by the current key-encryption key."""
         kek_id = self.keks.require_current()
-        place = _place(row["tenant_id"], row["version"])
+        place = data_key_place(row["tenant_id"], row["version"])
         wrapped = self.keks.get(kek_id).seal(self.unwrap(row), place)
         return {"kek_id": kek_id, "wrapped": wrapped}
 
@@ -271,7 +271,3 @@ async def seal_commits(
             raise key
         out.append(sealed.seal_commit(key, body))
     return out
-
-
-def _place(tenant_id: UUID, version: int) -> bytes:
-    return f"harness|data key|{tenant_id.hex}|{version}".encode()

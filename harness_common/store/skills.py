@@ -13,6 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.contracts.skill import Pin, PinnedSkill, SkillSpec
+from harness_common.contracts.stored import read_stored
 from harness_common.core.errors import Conflict, NotFound, Permanent
 from harness_common.core.message import Json
 from harness_common.store import json_codec
@@ -161,4 +162,4 @@ class SkillCache:
 def _spec(one: Pin, row: Mapping[str, Any]) -> SkillSpec:
     if row["version"] is None:
         raise Permanent(f"the skill {one.ref} of the run is gone", code="SKILL_NOT_FOUND")
-    return SkillSpec.model_validate(row["spec"])
+    return read_stored(SkillSpec, row["spec"], f"the skill {one.ref}")

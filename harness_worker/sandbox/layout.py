@@ -27,8 +27,9 @@ ENVIRONMENT = {
 }
 WORK = "/work"
 """The work folder in tier A; in tier B it is the current folder."""
+TMP = "/tmp"  # noqa: S108 - the cage's own
 HOST = "/host"
-"""Where tier A shows a folder of the machine that its own work folder would hide."""
+"""Where tier A shows a folder of the machine that its own folders would hide."""
 
 
 _START = """
@@ -90,8 +91,9 @@ class Profile:
 
 
 def shown_in_cage(path: str) -> str:
-    """Return where tier A shows a path of the machine: the same, unless it is below `WORK`."""
-    return HOST + path if path == WORK or path.startswith(f"{WORK}/") else path
+    """Return where tier A shows a path of the machine: the same, unless its own folders hide it."""
+    own = any(path == folder or path.startswith(f"{folder}/") for folder in (WORK, TMP))
+    return HOST + path if own else path
 
 
 def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> list[str]:

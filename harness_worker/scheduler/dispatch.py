@@ -35,6 +35,7 @@ class DispatchLoop:
         self._marker = f"{shared.settings.redis.prefix}:marker"
         self._looked_at = 0.0
         self._reachable = True
+        self._bell_works = True
 
     async def run_once(self, look: Look) -> int:
         """Ring for every overdue doorbell, up to a batch."""
@@ -42,7 +43,9 @@ class DispatchLoop:
         if not self._reachable:
             return 0
         shared, config = self._shared, self._shared.settings.scheduler
-        if forgot:
+        # A broker of its own (RabbitMQ) may be away while Redis is there: one doorbell tries it.
+        worked, self._bell_works = self._bell_works, shared.bell.works
+        if forgot or (self._bell_works and not worked):
             due = await shared.db.fetch("ring_all", {"term": shared.term})
             log.info("broker.forgot", unanswered=len(due))
         elif look.due_in_s is None or look.due_in_s > 0:
@@ -51,7 +54,7 @@ class DispatchLoop:
             "ring",
             {
                 "term": shared.term,
-                "batch": config.batch,
+                "batch": config.batch if self._bell_works else 1,
                 "first_s": max(config.ring_after_s, 3 * look.queue_age_s),
                 "longest_s": max(config.ring_after_max_s, 3 * look.queue_age_s),
             },

@@ -23,6 +23,8 @@ from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_common.store.keyring import Keyring, load_keks
+from harness_common.store.schema_check import wait_for_schema
+from harness_common.telemetry.alive import Alive
 from harness_common.telemetry.serve_metrics import serve
 from harness_worker.scheduler import metrics
 from harness_worker.scheduler.admit import AdmitLoop
@@ -110,6 +112,7 @@ class Scheduler:
         bell = Bell(app)
         async with db:
             await db.ready(60.0)
+            await wait_for_schema(db)
             shared = Shared(
                 settings, db, redis,
                 Leases(redis, settings.redis.prefix, settings.worker.lease_s), bell,
@@ -140,7 +143,9 @@ class Scheduler:
         config = self._settings.scheduler
         loops: list[Loop] = []
         renew_at, pause_s = 0.0, config.tick_s
+        alive = Alive("scheduler")
         while not self._stop.is_set():
+            alive.beat()
             try:
                 if time.monotonic() >= renew_at:
                     was, term = leadership.term, await leadership.seek()

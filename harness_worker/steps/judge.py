@@ -12,6 +12,7 @@ from typing import Final
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.guardrails import JudgeRail
 from harness_common.contracts.model import ChatRequest
+from harness_common.contracts.stored import read_stored
 from harness_common.core.errors import Permanent
 from harness_common.core.guardrail import Where
 from harness_common.core.message import Json, user
@@ -91,7 +92,7 @@ class Judges:
             raise Permanent(
                 f"version {version} of the judge {name!r} is gone", code="AGENT_NOT_FOUND"
             )
-        return AgentSpec.model_validate(row["spec"])
+        return read_stored(AgentSpec, row["spec"], f"the judge {name!r}")
 
 
 def _verdict(said: str) -> str:

@@ -38,6 +38,8 @@ from tests.store.play import WHEN, Play, make_tenant, make_worker, say, sql, wai
 class FakeBell:
     """Keeps what was rung."""
 
+    works = True
+
     def __init__(self) -> None:
         self.rung: list[Doorbell] = []
 

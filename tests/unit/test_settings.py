@@ -27,3 +27,10 @@ def test_a_lease_that_looks_or_heartbeats_would_miss_is_refused(
 def test_the_shortest_lease_of_the_tests_is_allowed():
     made = Settings(worker=WorkerSettings(lease_s=3, renew_s=1))
     assert made.worker.lease_s > 2 * made.scheduler.idle_tick_s
+
+
+@pytest.mark.parametrize(("said", "meant"), [("off", None), ("", None), ("5", 5)])
+def test_preparing_statements_can_be_turned_off(monkeypatch, said, meant):
+    """A pooler needs it, and a variable has no other way to say None."""
+    monkeypatch.setenv("HARNESS_DATABASE__PREPARE_THRESHOLD", said)
+    assert Settings().database.prepare_threshold == meant
