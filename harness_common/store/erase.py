@@ -1,5 +1,5 @@
-"""Erasing what a user or a whole tenant has left, a batch at a time. Used by the loop `erase` of the
-scheduler; requests come in by `store.erasures`.
+"""Erasing what a user or a whole tenant has left, a batch at a time. Used by the scheduler's loop
+`erase`; requests come in by `store.erasures`.
 
 Every step may be repeated: it deletes what is there. Which tables a tenant has rows in is read from
 the schema, so that a new table is not forgotten.

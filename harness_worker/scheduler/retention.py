@@ -156,7 +156,7 @@ class RetentionLoop:
                 after = rows[-1]["id"]
                 free = await self._free(conn, tenant_id, rows, kind)
                 ids = [row["id"] for row in rows if row["id"] in free]
-                about = {"tenant_id": tenant_id, "ids": ids, "bits": int(kind),
+                about: dict[str, Any] = {"tenant_id": tenant_id, "ids": ids, "bits": int(kind),
                          "threads": [one.hex for one in ids]}  # fmt: skip
                 names = ["prune_mark", *(["wipe_foreign"] if kind is Kind.CHECKPOINTS else [])]
                 await run_together(

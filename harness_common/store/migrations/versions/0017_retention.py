@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-from harness_common.store.migrations.row_security import SYSTEM, release, secure
+from harness_common.store.migrations.row_security import API, SYSTEM, release, secure
 
 revision = "0017"
 down_revision = "0015"
@@ -69,6 +69,39 @@ BEGIN
 END $$
 """
 
+_STORAGE = """
+CREATE FUNCTION storage_of_tenants(percent real, d_events int, d_checkpoints int, d_artifacts int, d_runs int) RETURNS TABLE (
+    tenant_id uuid, name text, runs bigint, events bigint, steps bigint, messages bigint, oldest_run_at timestamptz,
+    artifacts bigint, artifact_bytes bigint, due_runs bigint, due_events bigint, due_checkpoints bigint, due_artifacts bigint
+) LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+    WITH sampled AS (
+        SELECT r.tenant_id, count(*) AS n, sum(r.next_seq - 1) AS events, sum(r.step) AS steps, sum(r.messages) AS messages
+        FROM runs r TABLESAMPLE SYSTEM (percent) GROUP BY 1
+    ), files AS (
+        SELECT f.tenant_id, count(*) AS n, sum(f.size_bytes)::bigint AS bytes FROM artifacts f GROUP BY 1
+    ), ages AS (
+        SELECT t.tenant_id, t.name,
+               now() - make_interval(days => coalesce(a.runs_days, d_runs)) AS runs,
+               now() - make_interval(days => least(coalesce(a.events_days, d_events), coalesce(a.runs_days, d_runs))) AS events,
+               now() - make_interval(days => least(coalesce(a.checkpoints_days, d_checkpoints), coalesce(a.runs_days, d_runs))) AS checkpoints,
+               now() - make_interval(days => least(coalesce(a.artifacts_days, d_artifacts), coalesce(a.runs_days, d_runs))) AS artifacts
+        FROM tenants t LEFT JOIN retention a ON a.tenant_id = t.tenant_id
+    )
+    SELECT g.tenant_id, g.name, round(coalesce(s.n, 0) * 100 / percent)::bigint, round(coalesce(s.events, 0) * 100 / percent)::bigint,
+           round(coalesce(s.steps, 0) * 100 / percent)::bigint, round(coalesce(s.messages, 0) * 100 / percent)::bigint,
+           (SELECT o.created_at FROM runs o WHERE o.tenant_id = g.tenant_id ORDER BY o.id LIMIT 1),
+           coalesce(f.n, 0), coalesce(f.bytes, 0),
+           (SELECT count(*) FROM (SELECT 1 FROM runs d WHERE d.tenant_id = g.tenant_id AND d.pruned BETWEEN 0 AND 15 AND d.finished_at < g.runs LIMIT 10000) AS x),
+           (SELECT count(*) FROM (SELECT 1 FROM runs d WHERE d.tenant_id = g.tenant_id AND d.pruned IN (0, 2, 4, 6) AND d.finished_at < g.events LIMIT 10000) AS x),
+           (SELECT count(*) FROM (SELECT 1 FROM runs d WHERE d.tenant_id = g.tenant_id AND d.pruned IN (0, 1, 4, 5) AND d.finished_at < g.checkpoints LIMIT 10000) AS x),
+           (SELECT count(*) FROM (SELECT 1 FROM runs d WHERE d.tenant_id = g.tenant_id AND d.pruned IN (0, 1, 2, 3) AND d.finished_at < g.artifacts LIMIT 10000) AS x)
+    FROM ages g LEFT JOIN sampled s ON s.tenant_id = g.tenant_id LEFT JOIN files f ON f.tenant_id = g.tenant_id
+    WHERE EXISTS (SELECT 1 FROM tenants o WHERE o.operator AND o.tenant_id = nullif(current_setting('app.tenant', true), '')::uuid)
+    ORDER BY 3 DESC, 2
+$$
+"""
+_STORAGE_NAME: Final = "storage_of_tenants(real, int, int, int, int)"
+
 
 def _time(name: str, *, now: bool = False) -> sa.Column[Any]:
     default = sa.text("clock_timestamp()") if now else None
@@ -90,6 +123,12 @@ def upgrade() -> None:
     op.execute(_DROP_PARTITION)
     op.execute("REVOKE ALL ON FUNCTION drop_partition(text, timestamptz) FROM PUBLIC")
     op.execute(f"GRANT EXECUTE ON FUNCTION drop_partition(text, timestamptz) TO {SYSTEM}")
+    op.execute(_STORAGE)
+    op.execute(f"GRANT CREATE ON SCHEMA public TO {SYSTEM}")  # to be given it; for this moment
+    op.execute(f"ALTER FUNCTION {_STORAGE_NAME} OWNER TO {SYSTEM}")
+    op.execute(f"REVOKE CREATE ON SCHEMA public FROM {SYSTEM}")
+    op.execute(f"REVOKE ALL ON FUNCTION {_STORAGE_NAME} FROM PUBLIC")
+    op.execute(f"GRANT EXECUTE ON FUNCTION {_STORAGE_NAME} TO {API}, {SYSTEM}")
 
 
 def _make_tables() -> None:
@@ -144,6 +183,7 @@ def _make_tables() -> None:
 
 def downgrade() -> None:
     """Undo."""
+    op.execute(f"DROP FUNCTION {_STORAGE_NAME}")
     op.execute("DROP FUNCTION drop_partition(text, timestamptz)")
     for table in ("blob_garbage", "erasures", "retention"):
         release(table)
