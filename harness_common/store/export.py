@@ -221,5 +221,6 @@ def _plain(row: Row) -> dict[str, str]:
 
 
 def _record(kind: str, row: Row) -> Record:
-    told = {k: v for k, v in row.items() if k not in LEFT_OUT and k not in {"run_id", "sealed"}}
+    names = (name for name in row if name not in LEFT_OUT | {"run_id", "sealed"})
+    told = {("of_kind" if name == "kind" else name): row[name] for name in names}
     return {"kind": kind, **told}
