@@ -95,7 +95,9 @@ async def work_off(shared, blobs, loop=None, *, most=400) -> None:
         if pause_s:
             _look_old(blobs)
             await sweep(shared, blobs, grace_s=0)
-            if not await sql(shared.db, "SELECT 1 FROM erasures WHERE finished_at IS NULL AND subject <> 'x'"):
+            if not await sql(
+                shared.db, "SELECT 1 FROM erasures WHERE finished_at IS NULL AND subject <> 'x'"
+            ):
                 return
     raise AssertionError("the erasure does not end")
 
