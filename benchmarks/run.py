@@ -19,9 +19,11 @@ from typing import Final
 from benchmarks import (
     cancel,
     fairness,
+    lists,
     long_run,
     model_calls,
     per_step,
+    prune_load,
     queue_million,
     sandbox,
     start_latency,
@@ -52,6 +54,8 @@ BENCHMARKS: Final[dict[str, tuple[str, Benchmark]]] = {
     "k": (sandbox.TITLE, sandbox.run),
     "l": (stream_deltas.TITLE, stream_deltas.run),
     "m": (agents.TITLE, agents.run),
+    "n": (lists.TITLE, lists.run),
+    "o": (prune_load.TITLE, prune_load.run),
 }
 _BEGUN: Final = time.monotonic()
 

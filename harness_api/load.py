@@ -64,6 +64,10 @@ def _waits_long(scope: Scope) -> bool:
     """Tell whether a request is an event stream or a long poll."""
     if scope["method"] != "GET":
         return scope["method"] == "POST" and scope["path"] in _MAY_WAIT
-    if b"wait=" in scope["query_string"] or b"stream=true" in scope["query_string"]:
+    if (
+        scope["path"].endswith("/export")
+        or b"wait=" in scope["query_string"]
+        or b"stream=true" in scope["query_string"]
+    ):
         return True
     return any(k == b"accept" and b"text/event-stream" in v for k, v in scope["headers"])

@@ -256,6 +256,30 @@ class MemorySettings(_Group):
     """How long a fact lives when neither agent nor call says; None: for ever."""
 
 
+class RetentionSettings(_Group):
+    """How long what runs leave is kept, in days after their end; a tenant may say otherwise for its
+    own. None: for ever.
+    """
+
+    events_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    checkpoints_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    """Without its checkpoints a run can be read, and no longer retried or forked."""
+    artifacts_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    runs_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    """The run itself, with all that it has left."""
+    batch_rows: Annotated[int, Field(ge=100, le=100_000)] = 2_000
+    """About how many rows one transaction deletes."""
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """At most so much of the time goes into deleting."""
+
+    def days(self) -> dict[str, int | None]:
+        """Return the ages by their names."""
+        return {name: getattr(self, name) for name in AGES}
+
+
+AGES = ("events_days", "checkpoints_days", "artifacts_days", "runs_days")
+
+
 class FrameworkSettings(_Group):
     """Objects of other frameworks that agents may name: name to `module:attribute`."""
 
@@ -341,6 +365,7 @@ class Settings(BaseSettings):
     mcp: McpSettings = McpSettings()
     embeddings: EmbeddingSettings = EmbeddingSettings()
     memory: MemorySettings = MemorySettings()
+    retention: RetentionSettings = RetentionSettings()
     frameworks: FrameworkSettings = FrameworkSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()

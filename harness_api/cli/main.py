@@ -17,6 +17,7 @@ from harness_api.cli import (
     agents,
     approvals,
     artifacts,
+    data,
     doctor,
     effects,
     egress,
@@ -76,6 +77,8 @@ run_control.register(runs.app)
 run_context.register(runs.app)
 graphs.register(agents.app, runs.app)
 tenant.app.add_typer(secrets.encryption, name="encryption")
+tenant.app.add_typer(data.retention, name="retention")
+data.register(app, runs.app)
 for name, commands in {
     "runs": runs.app,
     "approvals": approvals.app,
@@ -93,6 +96,7 @@ for name, commands in {
     "mcp": mcp.app,
     "memory": memory.app,
     "artifacts": artifacts.app,
+    "erase": data.erase,
     "keys": keys.app,
     "secrets": secrets.app,
     "tenant": tenant.app,
@@ -191,6 +195,7 @@ _HINTS = {
     "approval_id": "`harness approvals list` shows what waits for approval",
     "server": "`harness mcp list` shows the MCP servers of your tenant",
     "memory_id": "`harness memory list` shows what is remembered",
+    "erasure_id": "`harness erase list` shows the erasures of your tenant",
     "key_id": "`harness keys list` shows the keys of your tenant",
 }
 

@@ -8,6 +8,7 @@ from typing import Generic, Self
 import httpx
 
 from harness_api.client.approvals import Approvals
+from harness_api.client.data import Data
 from harness_api.client.effects import Effects
 from harness_api.client.http import Http
 from harness_api.client.mcp_servers import McpServers
@@ -66,6 +67,7 @@ class _Nouns(Generic[M]):
         self.platform: Platforms[M] = Platforms(http)
         self.workers: Workers[M] = Workers(http)
         self.throttles: Throttles[M] = Throttles(http)
+        self.data: Data[M] = Data(http)
         self.audit: Audit[M] = Audit(http)
         self.health: Health[M] = Health(http)
         self._wire = wire

@@ -291,6 +291,15 @@ class Runs(Resource[M]):
             await self._http.wire.sleep(pause_s(failures, wait_s))
 
     @flow
+    async def export(self, run_id: str, *, content: bool = True) -> AsyncGenerator[bytes, None]:
+        """Yield an export of a run's whole history in pieces (see `client.export`)."""
+        path = id_path("/v1/runs/{}/export", "run", run_id)
+        params = given(content=None if content else "false")
+        async with self._http.open(Call("GET", path, params=params)) as opened:
+            async for piece in opened.chunks():
+                yield piece
+
+    @flow
     async def steps(self, run_id: str) -> AsyncGenerator[Step, None]:
         """Yield the committed steps, in order."""
         async for step in self._http.pages(id_path("/v1/runs/{}/steps", "run", run_id), Step):

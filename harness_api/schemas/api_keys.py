@@ -45,6 +45,8 @@ Permission = Literal[
     "keys:read",
     "keys:write",
     "audit:read",
+    "data:read",
+    "data:erase",
     "platform:read",
     "platform:write",
 ]

@@ -26,6 +26,7 @@ from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
+from harness_common.store.wipe import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +134,28 @@ async def _require_not_retried(
 
 
 async def _source(db: Database, conn: Connection, tenant_id: UUID, run_id: UUID) -> StoredRun:
-    """Read the run; no lock is needed: what is committed of it never changes."""
+    """Read the run and hold it, so that retention takes nothing from it meanwhile; what is
+    committed of it never changes.
+    """
     params = {"tenant_id": tenant_id, "run_id": run_id}
-    rows = await run_sql(conn, "read_run", params, db.timeout_s)
-    if not rows:
+    held, rows = await run_together(
+        conn, [("fork_hold", params), ("read_run", params)], db.timeout_s
+    )
+    if not rows or held[0]["pruned"] & Kind.RECORD:
         raise NotFound(f"no run {encode('run', run_id)}", run_id=encode("run", run_id))
     return run_from_row(rows[0])
+
+
+async def _require_checkpoints(db: Database, conn: Connection, source: StoredRun) -> None:
+    """Raise `Conflict` when it is retention that has taken the checkpoints of a run."""
+    params = {"tenant_id": source.tenant_id, "run_id": source.id}
+    rows = await run_sql(conn, "fork_hold", params, db.timeout_s)
+    if rows and rows[0]["pruned"] & Kind.CHECKPOINTS:
+        raise Conflict(
+            "the checkpoints of this run are no longer kept: fork it at step 0, or start anew",
+            code="CHECKPOINTS_PRUNED",
+            run_id=encode("run", source.id),
+        )
 
 
 async def _fork(
@@ -178,7 +195,9 @@ async def _fork(
     spec = AgentSpec.model_validate(begun["spec"])
     try:
         first = await _first(db, conn, source, step, request, spec)
-    except NotFound as error:  # it came itself from a checkpoint, of a later step
+    except NotFound as error:
+        await _require_checkpoints(db, conn, source)
+        # It came itself from a checkpoint, of a later step.
         raise Invalid(
             f"{encode('run', source.id)} began after step {step}: do this with the run it came "
             "from (see its lineage), or name a later step",

@@ -15,3 +15,9 @@ class Blobs(Protocol):
     async def get(self, digest: str) -> bytes:
         """Return the bytes; raises `FileNotFoundError`."""
         ...
+
+    async def delete(self, digest: str, unused_s: float) -> bool:
+        """Delete the bytes, unless somebody has `put` the same within `unused_s` seconds; return
+        whether they are gone. Safe to repeat.
+        """
+        ...

@@ -27,6 +27,7 @@ PREFIXES: Final = {
     "delivery": "msg_",
     "memory": "mem_",
     "skill": "skill_",
+    "erasure": "ers_",
 }
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 

@@ -169,7 +169,9 @@ async def read_events(
     found = [row for row in rows if row["seq"] is not None]
     status = Status(rows[0]["status"])
     last = found[-1]["seq"] if found else after
-    return EventPage(found, status, last >= rows[0]["next_seq"] - 1)
+    # Fewer than asked for are all there are: those of a run whose time is over are gone.
+    over = len(found) < limit and status in TERMINAL
+    return EventPage(found, status, over or last >= rows[0]["next_seq"] - 1)
 
 
 async def read_progress(db: Database, tenant_id: UUID, run_ids: Sequence[UUID]) -> list[Row]:

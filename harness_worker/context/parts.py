@@ -39,14 +39,21 @@ def tools_part(tools: Sequence[ToolDef]) -> Json:
     }
 
 
-async def keep_part(db: Database, memory: ContextMemory, tenant_id: UUID, part: Json) -> str:
-    """Store a part unless it is stored already; returns its digest. Safe to repeat."""
+async def keep_part(
+    db: Database, memory: ContextMemory, tenant_id: UUID, part: Json, run_id: UUID | None = None
+) -> str:
+    """Store a part unless it is stored already; returns its digest. Safe to repeat.
+
+    One that holds what only this run knows (`run_id`) is the run's own, and goes with it.
+    """
+    if run_id is not None:
+        part = {**part, "run": run_id.hex}
     digest = hashlib.sha256(_bytes(part)).hexdigest()[:_DIGEST_CHARS]
     if memory.is_stored(tenant_id, digest):
         return digest
     key = await writing_key_of(db, tenant_id)
     body = json_codec.dumps_text(seal_json(key, part))
-    params = {"tenant_id": tenant_id, "digest": digest, "body": body}
+    params = {"tenant_id": tenant_id, "digest": digest, "body": body, "run_id": run_id}
     await db.fetch("context_part_put", params)
     memory.note_stored(tenant_id, digest)
     return digest

@@ -32,12 +32,14 @@ from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.cron import CronLoop
 from harness_worker.scheduler.deliver import DeliverLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
+from harness_worker.scheduler.erase import EraseLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Look, Loop, Shared
 from harness_worker.scheduler.metrics import PlatformMetrics
 from harness_worker.scheduler.prune import PruneLoop
 from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.release import ReleaseLoop
+from harness_worker.scheduler.retention import RetentionLoop
 from harness_worker.scheduler.wake import WakeLoop
 
 log = structlog.get_logger()
@@ -55,6 +57,8 @@ def make_loops(shared: Shared) -> list[Loop]:
         DispatchLoop(shared),
         DeliverLoop(shared),
         PruneLoop(shared),
+        EraseLoop(shared),
+        RetentionLoop(shared),
     ]
 
 

@@ -30,6 +30,10 @@ class Prompt:
     tools: Sequence[ToolDef]
     limit: int
     ratio: float
+    own: bool = False
+    """Whether the system text holds what only this run knows: what is remembered, how things
+    stand.
+    """
 
     @property
     def tokens(self) -> int:
@@ -93,7 +97,8 @@ async def build_prompt(
         tools=tools,
     )
     ratio = ctx.runtime.context.calibration.ratio(spec.model)
-    return Prompt(assembled.render(limit), tools, limit, ratio)
+    own = bool(remembered or extra.memories or extra.state)
+    return Prompt(assembled.render(limit), tools, limit, ratio, own)
 
 
 async def record_of(ctx: StepContext, prompt: Prompt, request: ChatRequest) -> Json:
@@ -103,14 +108,14 @@ async def record_of(ctx: StepContext, prompt: Prompt, request: ChatRequest) -> J
     """
     runtime, tenant_id = ctx.runtime, ctx.run.tenant_id
     db, memory = runtime.db, runtime.context
-    rendered = prompt.rendered
+    rendered, owner = prompt.rendered, ctx.run.id if prompt.own else None
     out: dict[str, Json] = {
         "tokens": prompt.tokens,
         "limit": prompt.limit,
         "ratio": round(prompt.ratio, 3),
         "by": rendered.by,
         "seen": ctx.run.state.messages + len(rendered.notes),
-        "system": await keep_part(db, memory, tenant_id, system_part(request.system)),
+        "system": await keep_part(db, memory, tenant_id, system_part(request.system), owner),
         "tools": await keep_part(db, memory, tenant_id, tools_part(request.tools)),
     }
     if (compaction := ctx.run.state.memo.get(CONTEXT)) is not None:

@@ -104,6 +104,7 @@ async def owned(api, play, db, config, tenant):
         "memory_id": fact["id"],
         "approval_id": approval["id"],
         "webhook_id": hook["id"],
+        "erasure_id": (await api.post("/v1/erasures", json={"user_id": "only mine"})).json()["id"],
         "delivery_id": (await api.post(f"/v1/webhooks/{hook['id']}/test")).json()["id"],
     }
 

@@ -29,6 +29,7 @@ from harness_common.store.schema.operations import (
 )
 from harness_common.store.schema.policies import policies
 from harness_common.store.schema.repairs import repairs
+from harness_common.store.schema.retention import blob_garbage, erasures, retention
 from harness_common.store.schema.runs import (
     artifacts,
     checkpoints,
@@ -60,9 +61,11 @@ __all__ = [
     "approvals",
     "artifacts",
     "audit",
+    "blob_garbage",
     "checkpoints",
     "context_parts",
     "egress_rules",
+    "erasures",
     "events",
     "foreign_checkpoints",
     "foreign_writes",
@@ -77,6 +80,7 @@ __all__ = [
     "platform",
     "policies",
     "repairs",
+    "retention",
     "runs",
     "schedule_firings",
     "schedules",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKeyConstraint, PrimaryKeyConstraint, Table
+from sqlalchemy import ForeignKeyConstraint, Index, PrimaryKeyConstraint, Table, text
 
 from harness_common.store.schema.columns import id_, json_, metadata, text_, when
 
@@ -13,7 +13,14 @@ context_parts = Table(
     text_("digest"),
     json_("body"),
     when("created_at", now=True),
+    id_("run_id", null=True),
     PrimaryKeyConstraint("tenant_id", "digest"),
     ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
-    comment="System texts and tool definitions, each once; the event of a model step names them.",
+    Index(
+        "context_parts_run_idx",
+        "tenant_id",
+        "run_id",
+        postgresql_where=text("run_id IS NOT NULL"),
+    ),
+    comment="System texts and tool definitions, each once; what a run alone knows is that run's.",
 )

@@ -40,5 +40,6 @@ memories = Table(
         "expires_at",
         postgresql_where=text("expires_at IS NOT NULL"),
     ),
+    Index("memories_run_idx", "tenant_id", text("(provenance ->> 'run'::text)")),
     comment="user_id: null is shared, '' nobody's. What is encrypted has no words.",
 )

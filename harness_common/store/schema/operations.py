@@ -113,6 +113,7 @@ webhook_deliveries = Table(
     Index("webhook_deliveries_due_idx", "next_at", postgresql_where=text("status = 'pending'")),
     Index("webhook_deliveries_hook_idx", "tenant_id", "webhook_id", "id"),
     Index("webhook_deliveries_created_at_idx", "created_at"),
+    Index("webhook_deliveries_run_idx", "tenant_id", "run_id"),
 )
 
 

@@ -46,6 +46,13 @@ sessions = Table(
     text_("memory_summary", null=True),
     PrimaryKeyConstraint("tenant_id", "id"),
     ForeignKeyConstraint(["tenant_id"], ["tenants.tenant_id"]),
+    Index(
+        "sessions_user_idx",
+        "tenant_id",
+        "user_id",
+        "id",
+        postgresql_where=text("user_id IS NOT NULL"),
+    ),
     # Less than 2 KB; what is encrypted is longer than what it says.
     CheckConstraint(
         "octet_length(memory_summary) < 2048 OR "
@@ -132,6 +139,7 @@ runs = Table(
     when("started_at"),
     when("finished_at"),
     when("updated_at", now=True),
+    Column("pruned", SmallInteger, nullable=False, server_default=text("0")),
     PrimaryKeyConstraint("tenant_id", "id"),
     ForeignKeyConstraint(["tenant_id", "session_id"], ["sessions.tenant_id", "sessions.id"]),
     ForeignKeyConstraint(["tenant_id", "agent_id"], ["agents.tenant_id", "agents.id"]),
@@ -191,6 +199,14 @@ runs = Table(
     Index("runs_owner_idx", "claimed_by", postgresql_where=text("claim_id IS NOT NULL")),
     Index("runs_running_idx", "queue", postgresql_where=text("status = 'running'")),
     Index("runs_session_idx", "tenant_id", "session_id", "id"),
+    Index(
+        "runs_age_idx",
+        "tenant_id",
+        "pruned",
+        "finished_at",
+        "id",
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
     postgresql_with={"fillfactor": 70},
 )
 
@@ -274,4 +290,5 @@ artifacts = Table(
     text_("sealed", null=True),
     PrimaryKeyConstraint("tenant_id", "id"),
     Index("artifacts_run_idx", "tenant_id", "run_id"),
+    Index("artifacts_sha256_idx", "sha256"),
 )

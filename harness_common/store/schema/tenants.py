@@ -169,6 +169,7 @@ audit = Table(
     text_("request_id", null=True),
     json_("detail"),
     PrimaryKeyConstraint("tenant_id", "id"),
+    Index("audit_target_idx", "tenant_id", text("split_part(target, '.'::text, 1)")),
 )
 
 
@@ -185,4 +186,5 @@ idempotency_keys = Table(
     when("created_at", now=True),
     PrimaryKeyConstraint("tenant_id", "route", "key"),
     Index("idempotency_keys_created_at_idx", "created_at"),
+    Index("idempotency_keys_run_idx", "tenant_id", "run_id"),
 )
