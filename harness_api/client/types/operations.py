@@ -61,12 +61,27 @@ class Worker(View):
     queues: tuple[str, ...] = ()
     concurrency: int = 0
     held: int = 0
+    version: str = ""
     started_at: datetime
     seen_at: datetime
     stopping_at: datetime | None = None
     died_at: datetime | None = None
     died_why: str | None = None
     plugins: tuple[dict[str, Any], ...] = ()
+
+
+class WorkerRun(View):
+    """A run that a worker process works on now."""
+
+    run_id: str
+    agent: str
+    status: str
+    step: int
+    next_kind: str
+    attempt: int = 0
+    claimed_at: datetime
+    held_s: float
+    lease_left_s: float | None = None
 
 
 class Schedule(View):
