@@ -24,6 +24,8 @@ NAV: Final[tuple[Entry, ...]] = (
     Entry("/console/effects", "Unknown effects", "effects:read", "Work"),
     Entry("/console/agents", "Agents", "agents:read", "Build"),
     Entry("/console/tools", "Tools", "tools:read", "Build"),
+    Entry("/console/skills", "Skills", "skills:read", "Build"),
+    Entry("/console/memories", "Memories", "memories:read", "Build"),
     Entry("/console/schedules", "Schedules", "schedules:read", "Build"),
     Entry("/console/webhooks", "Webhooks", "webhooks:read", "Build"),
     Entry("/console/workers", "Workers", "workers:read", "Platform"),

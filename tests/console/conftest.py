@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from harness_common.store.db import Database
+from tests.console.world import World, make_world
 from tests.fakes.tenant import Tenant
 from tests.store.play import Play
 
@@ -62,3 +63,9 @@ async def visitor(login_as: LogIn) -> httpx.AsyncClient:
 def play(db: Database, tenant: Tenant) -> Play:
     """Play the worker of the first tenant's runs."""
     return Play(db, tenant.id)
+
+
+@pytest.fixture
+async def world(tenant: Tenant, play: Play, api: httpx.AsyncClient, db: Database) -> World:
+    """Make one of everything for the first tenant."""
+    return await make_world(tenant, play, api, db)

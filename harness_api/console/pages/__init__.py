@@ -5,7 +5,27 @@ from typing import Final
 from fastapi import APIRouter
 
 from harness_api.console import static
-from harness_api.console.pages import login, missing, overview, run_control, runs
+from harness_api.console.pages import (
+    agents,
+    approvals,
+    audit,
+    effects,
+    keys,
+    login,
+    memories,
+    missing,
+    overview,
+    run_control,
+    runs,
+    schedules,
+    sessions,
+    skills,
+    tenants,
+    throttles,
+    tools,
+    webhooks,
+    workers,
+)
 
 PAGES: Final[tuple[APIRouter, ...]] = (
     static.router,
@@ -13,5 +33,19 @@ PAGES: Final[tuple[APIRouter, ...]] = (
     overview.router,
     runs.router,
     run_control.router,
+    sessions.router,
+    approvals.router,
+    effects.router,
+    agents.router,
+    tools.router,
+    skills.router,
+    memories.router,
+    schedules.router,
+    webhooks.router,
+    workers.router,
+    throttles.router,
+    tenants.router,
+    keys.router,
+    audit.router,
     missing.router,  # the last one: it takes every path
 )
