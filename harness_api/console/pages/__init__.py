@@ -5,13 +5,15 @@ from typing import Final
 from fastapi import APIRouter
 
 from harness_api.console import static
-from harness_api.console.pages import login, missing, overview, run_control, runs
+from harness_api.console.pages import bulk, login, missing, overview, run, run_control, runs
 
 PAGES: Final[tuple[APIRouter, ...]] = (
     static.router,
     login.router,
     overview.router,
     runs.router,
+    bulk.router,  # before run: /console/runs/bulk is no run
+    run.router,
     run_control.router,
     missing.router,  # the last one: it takes every path
 )
