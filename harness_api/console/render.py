@@ -127,6 +127,14 @@ def words(name: object) -> str:
     return str(name).replace("_", " ")
 
 
+def took(run: Any) -> float | None:  # noqa: ANN401 - a run as it is shown
+    """Return the seconds from a run's start to its end, or to now."""
+    if run.started_at is None:
+        return None
+    ended: datetime = run.finished_at or datetime.now(UTC)
+    return max(0.0, (ended - run.started_at).total_seconds())
+
+
 def urlquery(values: Mapping[str, Any]) -> str:
     """Write a query string; a list is given value by value, what is empty is left out."""
     return urlencode({k: v for k, v in values.items() if v not in (None, "", [])}, doseq=True)
@@ -144,7 +152,7 @@ def dict_without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 _FILTERS: Final = (
     *(clean, short, long, span, ms, ago, iso, clock, money, number, pretty, words),
-    *(urlquery, dict_with, dict_without),
+    *(urlquery, dict_with, dict_without, took),
 )
 
 

@@ -40,6 +40,10 @@ class Visit:
         """Tell whether this person may do something; templates hide what they may not."""
         return permission in self.caller.permissions
 
+    def has_page(self, path: str) -> bool:
+        """Tell whether a page exists, so that no link leads nowhere."""
+        return any(getattr(route, "path", "") == path for route in self.request.app.routes)
+
     def all_of(self, name: str) -> list[str]:
         """Return every value of a form's field."""
         return [value for key, value in self.fields if key == name]

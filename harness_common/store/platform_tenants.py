@@ -24,14 +24,14 @@ async def list_tenants(
     """
     params = {"before": before, "limit": limit, "only": None}
     async with db.tenant_transaction(operator_id) as conn:
-        return await run_sql(conn, "platform_tenants", params, db.timeout_s)
+        return await run_sql(conn, "platform_tenant_list", params, db.timeout_s)
 
 
 async def read_tenant_of(db: Database, operator_id: UUID, tenant_id: UUID) -> Row:
     """Read one tenant; raises `NotFound`."""
     params = {"before": None, "limit": 1, "only": tenant_id}
     async with db.tenant_transaction(operator_id) as conn:
-        rows = await run_sql(conn, "platform_tenants", params, db.timeout_s)
+        rows = await run_sql(conn, "platform_tenant_list", params, db.timeout_s)
     if not rows:
         raise _no_tenant(tenant_id)
     return rows[0]

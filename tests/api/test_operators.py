@@ -72,7 +72,7 @@ async def test_nobody_else_sees_or_changes_them(api, operator, tenant, db, datab
         assert gone.status_code == 404
     async with db.tenant_transaction(tenant.id) as conn:  # the database itself refuses as well
         for call in (
-            "SELECT count(*) AS n FROM platform_tenants(NULL, NULL, 50)",
+            "SELECT count(*) AS n FROM platform_tenant_list(NULL, NULL, 50)",
             f"SELECT count(platform_tenant_limit('{operator.id}', '{{\"weight\": 9}}', 'x')) AS n",
         ):
             (row,) = await (await conn.execute(call)).fetchall()

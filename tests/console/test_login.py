@@ -94,12 +94,16 @@ async def test_failed_logins_of_an_address_are_limited(
     assert answer.status_code == 303
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["https://evil.example/", "//evil.example", "/console//evil", "/\\evil", "/v1/runs", "evil"],
-)
-def test_after_the_login_nobody_is_sent_elsewhere(path: str):
-    assert safe_next(path) == "/console"
+def test_after_the_login_nobody_is_sent_elsewhere():
+    for path in (
+        "https://evil/",
+        "//evil",
+        "/console//evil",
+        "/console/\\evil",
+        "/v1/runs",
+        "evil",
+    ):
+        assert safe_next(path) == "/console"
 
 
 def test_after_the_login_people_come_back():

@@ -52,10 +52,17 @@
     }
   });
 
-  // A live refresh must not close what a person has opened.
+  // Lists that refresh themselves while somebody looks at them.
+  setInterval(() => {
+    if (document.visibilityState !== "visible") return;
+    for (const list of document.querySelectorAll("[data-poll]")) list.dispatchEvent(new Event("poll"));
+  }, 5000);
+
+  // A live refresh must not close what a person has opened, nor take away what was typed.
   if (window.Idiomorph) {
     Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
       !(name === "open" && node.tagName === "DETAILS") && !(name === "checked" && node.tagName === "INPUT");
+    Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !node.hasAttribute?.("data-keep");
     Idiomorph.defaults.ignoreActiveValue = true;
   }
 })();

@@ -191,6 +191,28 @@ runs = Table(
     Index("runs_owner_idx", "claimed_by", postgresql_where=text("claim_id IS NOT NULL")),
     Index("runs_running_idx", "queue", postgresql_where=text("status = 'running'")),
     Index("runs_session_idx", "tenant_id", "session_id", "id"),
+    Index(
+        "runs_finished_idx",
+        "tenant_id",
+        "finished_at",
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
+        "runs_ended_idx",
+        "tenant_id",
+        "status",
+        "id",
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
+        "runs_waiting_idx",
+        "tenant_id",
+        "id",
+        postgresql_where=text(
+            "status IN ('waiting_approval', 'waiting_input', 'waiting_tool', 'waiting_children', "
+            "'delayed', 'paused')"
+        ),
+    ),
     postgresql_with={"fillfactor": 70},
 )
 

@@ -1,7 +1,7 @@
 """What the console's lists need: the audit trail by actor, target and action; tenants for operators.
 
 Revision ID: 0020
-Revises: 0015
+Revises: 0016
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from alembic import op
 from harness_common.store.migrations.row_security import API, SYSTEM
 
 revision: str = "0020"
-down_revision: str | None = "0015"
+down_revision: str | None = "0016"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
@@ -24,7 +24,7 @@ _OPERATES: Final = (
     "nullif(current_setting('app.tenant', true), '')::uuid)"
 )
 _TENANTS: Final = f"""
-CREATE FUNCTION platform_tenants(only_one uuid, made_before uuid, most int) RETURNS TABLE (
+CREATE FUNCTION platform_tenant_list(only_one uuid, made_before uuid, most int) RETURNS TABLE (
     tenant_id uuid, name text, created_at timestamptz, operator boolean, max_running int, weight float8,
     starts_per_s float8, steps_per_s float8, tokens_per_day bigint, cost_usd_per_day float8,
     running int, slot_seconds float8, queued bigint
@@ -85,7 +85,7 @@ END $$
 
 
 _FUNCTIONS: Final = (
-    "platform_tenants(uuid, uuid, int)", "platform_tenant_limit(uuid, jsonb, text)"
+    "platform_tenant_list(uuid, uuid, int)", "platform_tenant_limit(uuid, jsonb, text)"
 )  # fmt: skip
 
 
