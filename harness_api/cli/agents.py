@@ -90,3 +90,53 @@ def show(
     print_pairs({"agent": f"{agent.name} v{agent.version}", "id": agent.id, "digest": agent.digest})
     print(f"made {clock(agent.created_at)} by {agent.created_by}\n")
     print(clean(json.dumps(agent.spec, indent=2, ensure_ascii=False)))
+
+
+@app.command()
+def versions(
+    name: Annotated[str, typer.Argument(metavar="NAME")], limit: Limit = 20, as_json: Json = False
+) -> None:
+    """List the versions of an agent, newest first."""
+    with connect() as client:
+        found = list(client.agents.versions(name, limit))
+    if as_json:
+        print_json({"data": found})
+        return
+    print_table(
+        ("version", "model", "made", "by", "digest"),
+        [
+            (a.version, a.spec.get("model"), a.created_at, a.created_by, short(a.digest, 13))
+            for a in found
+        ],
+        "No versions.",
+    )
+
+
+@app.command(epilog=examples("harness agents diff analyst", "harness agents diff analyst 2 5"))
+def diff(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    from_version: Annotated[
+        int | None, typer.Argument(metavar="[FROM]", min=1, help="Default: the one before TO.")
+    ] = None,
+    to_version: Annotated[
+        int | None, typer.Argument(metavar="[TO]", min=1, help="Default: the newest.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what changed between two versions of an agent."""
+    with connect() as client:
+        found = client.agents.diff(name, from_version, to_version)
+    if as_json:
+        print_json(found)
+        return
+    print(f"{found.name} v{found.from_version} → v{found.to_version}")
+    for change in found.changes:
+        if change.lines is not None:
+            print(f"{change.path}:")
+            for line in change.lines:
+                print(f"  {clean(line)}")
+            continue
+        sides = (json.dumps(side, ensure_ascii=False) for side in (change.before, change.after))
+        print(clean(f"{change.path}: {' → '.join(sides)}"))
+    if not found.changes:
+        print("Nothing differs.")

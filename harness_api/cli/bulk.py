@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from harness_api.bulk import DEFAULT_STATUS
 from harness_api.cli.output import print_json, say, short
 from harness_api.cli.when import moment
 from harness_common.core.errors import HarnessError, Invalid
@@ -44,17 +45,6 @@ _FILTERS: Final = {
     "error.code": "error_code",
     "stop_reason": "stop_reason",
 }
-_GOING: Final = (
-    "queued", "running", "delayed",
-    "waiting_approval", "waiting_input", "waiting_tool", "waiting_children",
-)  # fmt: skip
-DEFAULT_STATUS: Final[Mapping[str, tuple[str, ...]]] = {
-    "retry": ("failed",),
-    "cancel": (*_GOING, "paused"),
-    "pause": _GOING,
-    "resume": ("paused",),
-}
-"""Which runs a command is for when `--where` names no status."""
 
 
 @dataclass(frozen=True, slots=True)

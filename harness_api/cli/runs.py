@@ -128,6 +128,9 @@ def list_runs(  # noqa: PLR0917 - typer wants it so
     retried: Annotated[
         bool | None, typer.Option("--retried/--not-retried", help="Whether a retry was made.")
     ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Only those whose input or agent has these words.")
+    ] = None,
     limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
@@ -146,6 +149,7 @@ def list_runs(  # noqa: PLR0917 - typer wants it so
                 created_after=after,
                 created_before=before,
                 retried=retried,
+                text=text,
                 limit=limit,
             )
         )

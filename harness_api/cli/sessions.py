@@ -11,7 +11,7 @@ from harness_api.cli.output import clean, print_json, print_pairs, print_table, 
 from harness_api.cli.run_view import print_runs
 
 if TYPE_CHECKING:
-    from harness_api.client.types import Session
+    from harness_api.client.types import Session, SessionMessage
 
 app = group("Open sessions, look at them, close them.")
 
@@ -65,6 +65,27 @@ def show(session_id: SessionId, limit: Limit = 20, as_json: Json = False) -> Non
     _print(session)
     print()
     print_runs(runs)
+
+
+@app.command()
+def messages(session_id: SessionId, limit: Limit = 50, as_json: Json = False) -> None:
+    """Show the newest messages of a session's runs, the oldest of them first."""
+    with connect() as client:
+        found = list(client.sessions.messages(session_id, limit))[::-1]
+    if as_json:
+        print_json({"data": found})
+        return
+    print_table(
+        ("run", "n", "at", "role", "trust", "says"),
+        [(m.run_id, m.n, m.created_at, m.role, m.trust, short(_said(m), 90)) for m in found],
+        "Nothing was said yet.",
+    )
+
+
+def _said(message: SessionMessage) -> str:
+    """Put a message into one line."""
+    parts = (p.get("text") or p.get("content") or p.get("name") or "" for p in message.content)
+    return " ".join(" ".join(str(part).split()) for part in parts)
 
 
 @app.command()

@@ -10,6 +10,7 @@ import typer
 
 from harness_api.cli.options import Json, Limit, connect, examples, group
 from harness_api.cli.output import print_json, print_pairs, print_table
+from harness_api.cli.when import moment
 from harness_common.core.errors import Invalid
 
 if TYPE_CHECKING:
@@ -111,27 +112,121 @@ def _changes(**texts: str | None) -> dict[str, float | None]:
     return out
 
 
-def workers(as_json: Json = False) -> None:
-    """List worker processes, those that died within the hour included."""
+@platform.command()
+def tenants(limit: Limit = 50, as_json: Json = False) -> None:
+    """List all tenants with their limits, newest first."""
+    with connect() as client:
+        found = list(client.platform.tenants(limit))
+    if as_json:
+        print_json({"data": found})
+        return
+    print_table(
+        ("id", "name", "running", "queued", "limits"),
+        [(t.id, t.name, t.running, t.queued, t.limits) for t in found],
+        "No tenants.",
+    )
+
+
+@platform.command(
+    epilog=examples("harness platform tenant-limits TENANT --max-running 50 --tokens-per-day none")
+)
+def tenant_limits(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its id: ten_…")],
+    max_running: Annotated[
+        int | None, typer.Option(min=0, help="Runs that may go on at once.")
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option(min=0.01, max=1000, help="Share against other tenants.")
+    ] = None,
+    starts_per_s: StartsPerS = None,
+    steps_per_s: StepsPerS = None,
+    tokens_per_day: TokensPerDay = None,
+    cost_usd_per_day: CostPerDay = None,
+    as_json: Json = False,
+) -> None:
+    """Change the limits of any tenant that are named; without any, show them."""
+    changes = _changes(
+        starts_per_s=starts_per_s, steps_per_s=steps_per_s,
+        tokens_per_day=tokens_per_day, cost_usd_per_day=cost_usd_per_day,
+    )  # fmt: skip
+    changes |= {
+        k: v for k, v in (("max_running", max_running), ("weight", weight)) if v is not None
+    }
+    with connect() as client:
+        _print(client.platform.set_tenant_limits(tenant, **changes), as_json)
+
+
+def workers(
+    worker: Annotated[
+        str | None,
+        typer.Argument(metavar="[WORKER]", help="An id: wrk_…. Lists the runs that it works on."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List worker processes, those that died within the hour included, or the runs of one."""
+    if worker is not None:
+        _worker_runs(worker, as_json)
+        return
     with connect() as client:
         found = list(client.workers.list())
     if as_json:
         print_json({"data": found})
         return
     print_table(
-        ("name", "host", "pid", "state", "held", "room", "queues", "sandbox", "seen"),
+        (
+            "id", "name", "host", "pid", "version", "state", "held", "room", "queues", "sandbox", "seen",
+        ),
         [
-            (w.name, w.host, w.pid, _state(w), w.held, w.concurrency, w.queues, _tier(w), w.seen_at)
+            (
+                w.incarnation, w.name, w.host, w.pid, w.version, _state(w), w.held, w.concurrency,
+                w.queues, _tier(w), w.seen_at,
+            )
             for w in found
         ],
         "No workers. Start some with `harness worker` or `harness dev`.",
-    )
+    )  # fmt: skip
 
 
-def audit(limit: Limit = 50, as_json: Json = False) -> None:
+def _worker_runs(worker: str, as_json: bool) -> None:
+    with connect() as client:
+        found = list(client.workers.runs(worker, 200))
+    if as_json:
+        print_json({"data": found})
+        return
+    print_table(
+        ("run", "agent", "status", "step", "next", "attempt", "held s", "lease s"),
+        [
+            (
+                r.run_id, r.agent, r.status, r.step, r.next_kind, r.attempt, round(r.held_s, 1),
+                r.lease_left_s,
+            )
+            for r in found
+        ],
+        "It works on no run of this tenant now.",
+    )  # fmt: skip
+
+
+def audit(
+    actor: Annotated[str | None, typer.Option(help="Only by this key: key_….")] = None,
+    action: Annotated[str | None, typer.Option(help="Only this, for example run.cancel.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only of this, as the list names it.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only since 2h, 7d or a time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only before 2h, 7d or a time.")] = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
     """List who changed what, newest first."""
     with connect() as client:
-        found = list(client.audit.list(limit))
+        found = list(
+            client.audit.list(
+                limit,
+                actor=actor,
+                action=action,
+                target=target,
+                since=moment(since, "--since"),
+                until=moment(until, "--until"),
+            )
+        )
     if as_json:
         print_json({"data": found})
         return

@@ -17,6 +17,8 @@ from harness_api.client.errors import ApiError, BadAnswer, Unreachable
 from harness_api.client.target import Target, find_target
 from harness_api.client.types import (
     Agent,
+    AgentChange,
+    AgentDiff,
     ApiKey,
     Approval,
     Artifact,
@@ -54,6 +56,7 @@ from harness_api.client.types import (
     Run,
     Schedule,
     Session,
+    SessionMessage,
     Skill,
     Step,
     Tenant,
@@ -63,10 +66,13 @@ from harness_api.client.types import (
     Tree,
     Webhook,
     Worker,
+    WorkerRun,
 )
 
 __all__ = [
     "Agent",
+    "AgentChange",
+    "AgentDiff",
     "ApiError",
     "ApiKey",
     "Approval",
@@ -108,6 +114,7 @@ __all__ = [
     "Run",
     "Schedule",
     "Session",
+    "SessionMessage",
     "Skill",
     "Step",
     "Target",
@@ -119,5 +126,6 @@ __all__ = [
     "Unreachable",
     "Webhook",
     "Worker",
+    "WorkerRun",
     "find_target",
 ]

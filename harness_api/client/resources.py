@@ -11,6 +11,7 @@ from harness_api.client.paths import id_path, name_path
 from harness_api.client.surface import M, Resource, flow, operation
 from harness_api.client.types import (
     Agent,
+    AgentDiff,
     ApiKey,
     Artifact,
     AuditEntry,
@@ -21,9 +22,11 @@ from harness_api.client.types import (
     Readiness,
     Run,
     Session,
+    SessionMessage,
     Tenant,
     Throttle,
     Worker,
+    WorkerRun,
 )
 
 
@@ -60,6 +63,15 @@ class Agents(Resource[M]):
         path = name_path("/v1/agents/{}/versions", name)
         async for agent in self._http.pages(path, Agent, limit):
             yield agent
+
+    @operation
+    async def diff(
+        self, name: str, from_version: int | None = None, to_version: int | None = None
+    ) -> AgentDiff:
+        """Compare two versions, by default the newest with the one before it."""
+        params = given(from_version=from_version, to_version=to_version)
+        path = name_path("/v1/agents/{}/diff", name)
+        return await self._http.fetch(Call("GET", path, params=params), AgentDiff)
 
 
 class Sessions(Resource[M]):
@@ -110,6 +122,15 @@ class Sessions(Resource[M]):
         path = id_path("/v1/sessions/{}/runs", "session", session_id)
         async for run in self._http.pages(path, Run, limit):
             yield run
+
+    @flow
+    async def messages(
+        self, session_id: str, limit: int | None = None
+    ) -> AsyncGenerator[SessionMessage, None]:
+        """Yield the messages of a session's runs, the newest run's last first."""
+        path = id_path("/v1/sessions/{}/messages", "session", session_id)
+        async for message in self._http.pages(path, SessionMessage, limit):
+            yield message
 
 
 class Artifacts(Resource[M]):
@@ -214,6 +235,18 @@ class Platforms(Resource[M]):
         call = Call("PATCH", "/v1/platform/limits", body=limits, repeatable=True)
         return await self._http.fetch(call, Platform)
 
+    @flow
+    async def tenants(self, limit: int | None = None) -> AsyncGenerator[Tenant, None]:
+        """Yield all tenants with their limits, newest first."""
+        async for tenant in self._http.pages("/v1/platform/tenants", Tenant, limit):
+            yield tenant
+
+    @operation
+    async def set_tenant_limits(self, tenant_id: str, /, **limits: float | None) -> Tenant:
+        """Change the limits of any tenant that are named, as `client.tenant.set_limits` does."""
+        path = id_path("/v1/platform/tenants/{}/limits", "tenant", tenant_id)
+        return await self._http.fetch(Call("PATCH", path, body=limits, repeatable=True), Tenant)
+
 
 class Workers(Resource[M]):
     """`client.workers`."""
@@ -223,6 +256,15 @@ class Workers(Resource[M]):
         """Yield worker processes, newest first, those that died within the hour included."""
         async for worker in self._http.pages("/v1/workers", Worker):
             yield worker
+
+    @flow
+    async def runs(
+        self, incarnation: str, limit: int | None = None
+    ) -> AsyncGenerator[WorkerRun, None]:
+        """Yield the tenant's runs that a process works on now, the longest held first."""
+        path = id_path("/v1/workers/{}/runs", "worker", incarnation)
+        async for run in self._http.pages(path, WorkerRun, limit):
+            yield run
 
 
 class Throttles(Resource[M]):
@@ -239,9 +281,20 @@ class Audit(Resource[M]):
     """`client.audit`."""
 
     @flow
-    async def list(self, limit: int | None = None) -> AsyncGenerator[AuditEntry, None]:
-        """Yield who changed what, newest first."""
-        async for entry in self._http.pages("/v1/audit", AuditEntry, limit):
+    async def list(
+        self,
+        limit: int | None = None,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> AsyncGenerator[AuditEntry, None]:
+        """Yield who changed what, newest first; of one actor, action or target, or of a time."""
+        filters = {"actor": actor, "action": action, "target": target}
+        filters |= {"since": since and since.isoformat(), "until": until and until.isoformat()}
+        async for entry in self._http.pages("/v1/audit", AuditEntry, limit, **filters):
             yield entry
 
 

@@ -117,6 +117,7 @@ class Runs(Resource[M]):
         stop_reason: str | None = None,
         parent: str | None = None,
         retried: bool | None = None,
+        text: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[Run, None]:
         """Yield runs, newest first, page after page; all filters must hold."""
@@ -134,6 +135,7 @@ class Runs(Resource[M]):
             stop_reason=stop_reason,
             parent=parent,
             retried=retried,
+            text=text,
         ):
             yield run
 

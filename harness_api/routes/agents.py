@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Query, Response
 
+from harness_api.agent_diff import diff_specs
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
 from harness_api.graph_faults import check_graph
 from harness_api.paging import IdCursor, Limit, NumberCursor, id_of, page
 from harness_api.routing import new_router
-from harness_api.schemas.agents import AgentPut, AgentPutView, AgentView
+from harness_api.schemas.agents import AgentDiff, AgentPut, AgentPutView, AgentView
 from harness_api.schemas.base import Page
 from harness_common.contracts.agent import Name
 from harness_common.core.handoff import agent_of, is_agent_tool
@@ -113,3 +114,27 @@ async def get_version(
 ) -> AgentView:
     """Read one version of an agent."""
     return agent_view(await read_agent(services.db, caller.tenant_id, name, version))
+
+
+@router.get("/{name}/diff", operation_id="diffAgentVersions", response_model=AgentDiff)
+async def get_diff(
+    name: Name,
+    services: Use,
+    caller: CanRead,
+    from_version: Annotated[
+        int | None, Query(ge=1, lt=2**31, description="Default: the one before `to_version`.")
+    ] = None,
+    to_version: Annotated[
+        int | None, Query(ge=1, lt=2**31, description="Default: the newest.")
+    ] = None,
+) -> AgentDiff:
+    """Compare two versions of an agent; nothing differs between the first and itself."""
+    after = await read_agent(services.db, caller.tenant_id, name, to_version)
+    earlier = from_version or max(after["version"] - 1, 1)
+    before = await read_agent(services.db, caller.tenant_id, name, earlier)
+    return AgentDiff(
+        name=name,
+        from_version=before["version"],
+        to_version=after["version"],
+        changes=diff_specs(before["spec"], after["spec"]),
+    )

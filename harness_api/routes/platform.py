@@ -6,8 +6,19 @@ from typing import Annotated
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Services, Use
+from harness_api.paging import IdCursor, Limit, id_of, page
+from harness_api.routes.ids import TenantId
+from harness_api.routes.tenant import tenant_view
 from harness_api.routing import new_router
-from harness_api.schemas.tenant import PlatformLimits, PlatformLimitsPatch, PlatformView
+from harness_api.schemas.base import Page
+from harness_api.schemas.tenant import (
+    PlatformLimits,
+    PlatformLimitsPatch,
+    PlatformView,
+    TenantLimitsPatch,
+    TenantView,
+)
+from harness_common.store.platform_tenants import list_tenants, read_tenant_of, set_limits_of
 from harness_common.store.tenants import read_platform, set_platform_limits
 
 router = new_router("/v1/platform", "platform")
@@ -40,3 +51,34 @@ async def patch_limits(
         await set_platform_limits(services.db, caller.tenant_id, changes, caller.actor)
         await services.channel.nudge()
     return await _platform(services)
+
+
+@router.get("/tenants", operation_id="listTenants", response_model=Page[TenantView])
+async def get_tenants(
+    services: Use,
+    caller: Annotated[Caller, requires("platform:read")],
+    limit: Limit = 50,
+    cursor: IdCursor = None,
+) -> Page[TenantView]:
+    """List tenants with their limits and what they have going, newest first."""
+    rows = await list_tenants(services.db, caller.tenant_id, before=id_of(cursor), limit=limit + 1)
+    data, next_cursor = page(rows, limit, tenant_view, "tenant_id")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+@router.patch(
+    "/tenants/{tenant_id}/limits", operation_id="setLimitsOfTenant", response_model=TenantView
+)
+async def patch_tenant_limits(
+    tenant_id: TenantId,
+    body: TenantLimitsPatch,
+    services: Use,
+    caller: Annotated[Caller, requires("platform:write")],
+) -> TenantView:
+    """Change the limits of a tenant that are named; null takes one off. What runs already goes on.
+    The tenant's audit trail says that an operator did it.
+    """
+    if changes := body.changes():
+        await set_limits_of(services.db, caller.tenant_id, tenant_id, changes, caller.actor)
+        await services.channel.nudge()
+    return tenant_view(await read_tenant_of(services.db, caller.tenant_id, tenant_id))

@@ -250,7 +250,8 @@ async def get_checkpoints(
     return Page(data=data, next_cursor=next_cursor)
 
 
-def _message(row: Row) -> MessageView:
+def message_view(row: Row) -> MessageView:
+    """Show a message of a run."""
     return MessageView(
         n=row["n"],
         step=row["step"],
@@ -271,7 +272,7 @@ async def get_messages(
     """List the messages of a run's own conversation, in order."""
     after = int(cursor or 0)
     rows = await read_messages(services.db, caller.tenant_id, run_id, after=after, limit=limit + 1)
-    data, next_cursor = page(rows, limit, _message, "n")
+    data, next_cursor = page(rows, limit, message_view, "n")
     return Page(data=data, next_cursor=next_cursor)
 
 

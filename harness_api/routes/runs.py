@@ -24,7 +24,7 @@ from harness_common.core.ids import decode, encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.session import NEEDS_A_PERSON
 from harness_common.store.db import Row
-from harness_common.store.run_reads import list_runs, view_run
+from harness_common.store.run_reads import list_runs, searched_to, view_run
 from harness_common.store.waiting import why_queued
 
 router = new_router("/v1/runs", "runs")
@@ -110,14 +110,18 @@ async def get_runs(
     services: Use, caller: CanRead, query: Annotated[RunQuery, Query()]
 ) -> Page[RunView]:
     """List runs, newest first."""
+    before = id_of(query.cursor)
     rows = await list_runs(
         services.db,
         caller.tenant_id,
         query.wanted(),
-        before=id_of(query.cursor),
+        before=before,
         limit=query.limit + 1,
     )
     data, next_cursor = page(rows, query.limit, run_view, "id")
+    if next_cursor is None and query.text is not None:
+        oldest = await searched_to(services.db, caller.tenant_id, before)
+        next_cursor = oldest.hex if oldest is not None else None
     return Page(data=data, next_cursor=next_cursor)
 
 

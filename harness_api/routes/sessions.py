@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import Query, Response
 
@@ -16,9 +17,10 @@ from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.run_control import RunCancel
 from harness_api.schemas.runs import RunView
-from harness_api.schemas.sessions import SessionCreate, SessionView
+from harness_api.schemas.sessions import SessionCreate, SessionMessageView, SessionView
 from harness_common.commands import cancel_session
 from harness_common.core.ids import encode
+from harness_common.store.conversation import read_conversation
 from harness_common.store.db import Row
 from harness_common.store.run_reads import RunFilter, list_runs, view_run
 from harness_common.store.sessions import (
@@ -35,6 +37,10 @@ CanRead = Annotated[Caller, requires("sessions:read")]
 CanWrite = Annotated[Caller, requires("sessions:write")]
 CanReadRuns = Annotated[Caller, requires("runs:read")]
 CanWriteRuns = Annotated[Caller, requires("runs:write")]
+MessageCursor = Annotated[
+    str | None,
+    Query(pattern="^[0-9a-f]{32}[.][0-9]{1,9}$", description="`next_cursor` of the page before."),
+]
 
 
 def session_view(row: Row) -> SessionView:
@@ -147,4 +153,41 @@ async def get_session_runs(
         limit=limit + 1,
     )
     data, next_cursor = page(rows, limit, run_view, "id")
+    return Page(data=data, next_cursor=next_cursor)
+
+
+def session_message_view(row: Row) -> SessionMessageView:
+    """Show a message of a conversation."""
+    kept = ("n", "step", "role", "trust", "created_at")
+    return SessionMessageView(
+        run_id=encode("run", row["run_id"]),
+        content=row["body"]["content"],
+        **{name: row[name] for name in kept},
+    )
+
+
+@router.get(
+    "/{session_id}/messages",
+    operation_id="listSessionMessages",
+    response_model=Page[SessionMessageView],
+)
+async def get_session_messages(
+    session_id: SessionId,
+    services: Use,
+    caller: CanReadRuns,
+    limit: Limit = 50,
+    cursor: MessageCursor = None,
+) -> Page[SessionMessageView]:
+    """List the messages of all runs of a session, the newest run's last first. What a retry took
+    over from its source is there once.
+    """
+    await read_session(services.db, caller.tenant_id, session_id)
+    before = None
+    if cursor is not None:
+        digits, n = cursor.split(".")
+        before = (UUID(hex=digits), int(n))
+    rows = await read_conversation(
+        services.db, caller.tenant_id, session_id, before=before, limit=limit + 1
+    )
+    data, next_cursor = page(rows, limit, session_message_view, "run_id", "n")
     return Page(data=data, next_cursor=next_cursor)

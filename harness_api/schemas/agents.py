@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from harness_api.schemas.base import Input, Output, Time, WholeNumbers
 from harness_common.contracts.agent import (
@@ -88,6 +88,27 @@ class AgentView(Output):
     digest: str
     created_at: Time
     created_by: str
+
+
+class AgentChange(Output):
+    """A field that differs between two versions."""
+
+    path: str
+    """Its place in the definition, for example `retry.max_attempts`."""
+    change: Literal["added", "removed", "changed"]
+    before: JsonValue
+    after: JsonValue
+    lines: list[str] | None
+    """Of a text of several lines: the changed ones (`-` and `+`) with some around them."""
+
+
+class AgentDiff(Output):
+    """What changed from one version of an agent to another."""
+
+    name: str
+    from_version: int
+    to_version: int
+    changes: list[AgentChange]
 
 
 class AgentPutView(AgentView):

@@ -132,6 +132,15 @@ class RunQuery(BaseModel):
     error_code: Annotated[str | None, Field(min_length=1, max_length=100)] = None
     stop_reason: Annotated[str | None, Field(min_length=1, max_length=100)] = None
     parent: RunIdText | None = None
+    text: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=200,
+            description="Words of the input or the agent's name. A page looks at 5,000 runs: it "
+            "may be short and still have a `next_cursor`.",
+        ),
+    ] = None
     retried: Annotated[bool | None, Field(description="Whether a retry of the run was made.")] = (
         None
     )
@@ -151,6 +160,7 @@ class RunQuery(BaseModel):
             stop_reason=self.stop_reason,
             parent=decode("run", self.parent) if self.parent else None,
             retried=self.retried,
+            text=self.text,
         )
 
 

@@ -17,6 +17,18 @@ class SessionCreate(Input):
     metadata: Annotated[dict[str, JsonValue], Field(max_length=100)] = Field(default_factory=dict)
 
 
+class SessionMessageView(Output):
+    """One message of a conversation: of which run, and what was said."""
+
+    run_id: str
+    n: int
+    step: int
+    role: str
+    trust: str
+    content: list[dict[str, Any]]
+    created_at: Time
+
+
 class SessionView(Output):
     """A session as it is now; its status follows from its runs."""
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from harness_api.schemas.base import Input, Output, Time
+from harness_api.paging import ID_PATTERN
+from harness_api.schemas.base import Input, InputTime, Output, Time
+from harness_api.schemas.runs import ShownStatus
+from harness_common.store.audit import AuditFilter
 
 
 class Rates(Output):
@@ -39,7 +42,7 @@ class TenantView(Output):
     limits: TenantLimits
     running: int
     queued: int
-    """Counted up to 10,000."""
+    """Counted up to 10,000, in a list of tenants up to 1,000."""
     slot_seconds: float
     """Time that its runs have held slots: what its share is reckoned in."""
 
@@ -121,6 +124,53 @@ class WorkerView(Output):
     """What installed packages bring to it."""
     sandbox: SandboxView | None
     """None until its self-test has ended."""
+
+
+class WorkerRunView(Output):
+    """A run of the tenant that a worker process works on now."""
+
+    run_id: str
+    agent: str
+    status: ShownStatus
+    step: int
+    next_kind: str
+    attempt: int
+    claimed_at: Time
+    held_s: float
+    """How long the process has owned the run."""
+    lease_left_s: float | None
+    """For how long its lease still holds unless it is renewed, which a live process does every few
+    seconds; null when there is none (it runs out, or Redis does not answer).
+    """
+
+
+class AuditQuery(BaseModel):
+    """Which rows of the audit trail to list; all that is given must hold."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    actor: Annotated[
+        str | None,
+        Field(min_length=1, max_length=200, description="The id of a key, or who else did it."),
+    ] = None
+    action: Annotated[
+        str | None,
+        Field(pattern=r"^[a-z_]{1,50}[.][a-z_]{1,50}$", description="For example `run.cancel`."),
+    ] = None
+    target: Annotated[
+        str | None,
+        Field(min_length=1, max_length=300, description="What it was done to, as it is listed."),
+    ] = None
+    since: InputTime | None = None
+    until: InputTime | None = None
+    limit: Annotated[int, Field(ge=1, le=200, description="Entries a page.")] = 50
+    cursor: Annotated[
+        str | None, Field(pattern=ID_PATTERN, description="`next_cursor` of the page before.")
+    ] = None
+
+    def wanted(self) -> AuditFilter:
+        """Return the filter as the store knows it."""
+        return AuditFilter(self.actor, self.action, self.target, self.since, self.until)
 
 
 class AuditView(Output):

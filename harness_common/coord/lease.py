@@ -40,6 +40,11 @@ return -1
 """
 
 
+def lease_key(prefix: str, run_id: UUID) -> str:
+    """Name the key of a run's lease."""
+    return f"{prefix}:lease:{run_id.hex}"
+
+
 class Leases:
     """Leases on runs, all with the same life time."""
 
@@ -57,7 +62,7 @@ class Leases:
 
     def key(self, run_id: UUID) -> str:
         """Name the key of a run's lease."""
-        return f"{self._prefix}:lease:{run_id.hex}"
+        return lease_key(self._prefix, run_id)
 
     async def take(self, run_id: UUID, owner: str) -> bool:
         """Take the lease; False when another owner holds it. Safe to repeat."""
@@ -114,3 +119,14 @@ class Leases:
             [run_id for run_id, code in codes.items() if code == 0],
             [run_id for run_id, code in codes.items() if code == -1],
         )
+
+
+async def leases_left_s(
+    redis: Redis, prefix: str, run_ids: Sequence[UUID]
+) -> dict[UUID, float | None]:
+    """Return for how many seconds the lease of each run still holds; None for one without."""
+    pipe = redis.pipeline(transaction=False)
+    for run_id in run_ids:
+        pipe.pttl(lease_key(prefix, run_id))
+    answers: list[int] = await pipe.execute() if run_ids else []
+    return {r: ms / 1000 if ms >= 0 else None for r, ms in zip(run_ids, answers, strict=True)}

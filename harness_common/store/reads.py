@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 import zstandard
 
 from harness_common.contracts.request_options import options_of
 from harness_common.core.errors import NotFound
+from harness_common.core.message import Json
 from harness_common.core.replay import initial_content, state_at
-from harness_common.core.run import RunState
+from harness_common.core.run import RunState, content
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, run_sql
-from harness_common.store.rows import StoredRun
+from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.rows import StoredRun, run_from_row
 
 
 async def checkpoint_state(
@@ -37,3 +41,17 @@ async def checkpoint_state(
     if [r["step"] for r in rows] != list(range(first + 1, step + 1)):
         raise NotFound(f"no checkpoint of step {step}", step=step, committed=run.state.step)
     return state_at(start, (r["delta"] for r in rows), step)
+
+
+async def contents_at(
+    db: Database, tenant_id: UUID, run_id: UUID, steps: Sequence[int]
+) -> list[dict[str, Json]]:
+    """Return what the checkpoints of a run keep after each of these steps; raises `NotFound`."""
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_sql(
+            conn, "run_view", {"tenant_id": tenant_id, "run_id": run_id}, db.timeout_s
+        )
+        if not rows:
+            raise NotFound("no such run", field="run_id")
+        run = run_from_row(rows[0])
+        return [content(await checkpoint_state(conn, run, s, db.timeout_s)) for s in steps]

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, bindparam, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import JSONB
 
 from harness_common.core.errors import NotFound
@@ -45,6 +46,14 @@ class RunFilter:
     parent: UUID | None = None
     retried: bool | None = None
     """Whether a retry of the run was made."""
+    text: str | None = None
+    """Words of the input or the agent's name, looked for in the newest `SEARCHED` runs."""
+
+
+SEARCHED: Final = 5_000
+"""How many runs one search for words reads: their inputs have no index, and may be encrypted, when
+nothing is found in them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,27 @@ async def list_runs(
     query = _run_rows().where(runs.c.tenant_id == tenant_id, *_conditions(wanted))
     if before is not None:
         query = query.where(runs.c.id < before)
+    if wanted.text is not None:
+        searched = _searched(tenant_id, before).subquery()
+        oldest = select(searched.c.id).order_by(searched.c.id).limit(1).scalar_subquery()
+        query = query.where(runs.c.id >= oldest)
     async with db.tenant_transaction(tenant_id) as conn:
         return await run_core(conn, query.order_by(runs.c.id.desc()).limit(limit), db.timeout_s)
+
+
+def _searched(tenant_id: UUID, before: UUID | None) -> Select[tuple[UUID]]:
+    query = select(runs.c.id).where(runs.c.tenant_id == tenant_id)
+    if before is not None:
+        query = query.where(runs.c.id < before)
+    return query.order_by(runs.c.id.desc()).limit(SEARCHED)
+
+
+async def searched_to(db: Database, tenant_id: UUID, before: UUID | None) -> UUID | None:
+    """Return the oldest run that one search reads; None when it reaches the first of all."""
+    query = _searched(tenant_id, before).offset(SEARCHED - 1).limit(2)
+    async with db.tenant_transaction(tenant_id) as conn:
+        rows = await run_core(conn, query, db.timeout_s)
+    return rows[0]["id"] if len(rows) == 2 else None
 
 
 def _run_rows() -> Select[tuple[object, ...]]:
@@ -123,6 +151,12 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         runs.c.parent_run_id: wanted.parent,
     }
     out = [column == value for column, value in columns.items() if value is not None]
+    if wanted.text is not None:
+        found = (
+            column.icontains(wanted.text, autoescape=True)
+            for column in (runs.c.input, runs.c.agent_name)
+        )
+        out.append(or_(*found))
     if wanted.statuses:
         out.append(or_(*(_has_status(s) for s in wanted.statuses)))
     if wanted.tags:
@@ -150,11 +184,17 @@ def _was_retried() -> ColumnElement[bool]:
 
 
 def _has_status(shown: str) -> ColumnElement[bool]:
-    if shown == "cancelling":
-        return and_(runs.c.status == Status.RUNNING.value, runs.c.cancel_requested)
-    if shown == Status.RUNNING:
-        return and_(runs.c.status == Status.RUNNING.value, ~runs.c.cancel_requested)
-    return runs.c.status == shown
+    """Match a shown status. It stands in the statement itself: whether a partial index has all that
+    is asked for is decided when a plan is made.
+    """
+    status = Status.RUNNING if shown == "cancelling" else Status(shown)
+    same = runs.c.status == bindparam(None, status.value, literal_execute=True)
+    if status is Status.RUNNING:
+        asked = runs.c.cancel_requested
+        return and_(same, asked if shown == "cancelling" else ~asked)
+    if status in TERMINAL:
+        return and_(same, runs.c.finished_at.is_not(None))
+    return same
 
 
 async def read_events(
@@ -281,6 +321,20 @@ async def read_messages(
     )
     async with db.tenant_transaction(tenant_id) as conn:
         await _require_run(conn, tenant_id, run_id, db.timeout_s)
+        return await run_core(conn, query, db.timeout_s)
+
+
+async def read_messages_of_steps(
+    db: Database, tenant_id: UUID, run_id: UUID, *, first: int, last: int
+) -> list[Row]:
+    """Return a run's own messages of some steps, in order."""
+    c = messages.c
+    query = (
+        select(c.n, c.step, c.role, c.trust, c.body)
+        .where(c.tenant_id == tenant_id, c.run_id == run_id, c.step >= first, c.step <= last)
+        .order_by(c.n)
+    )
+    async with db.tenant_transaction(tenant_id) as conn:
         return await run_core(conn, query, db.timeout_s)
 
 

@@ -34,6 +34,9 @@ BY_ID = sorted(
             "GET",
             "/v1/runs/{run_id}/steps/{step}/context",
         ),  # of a real model: tests/api/test_context.py
+        # For operators, and of processes, which are nobody's: tests/api/test_operators.py
+        ("PATCH", "/v1/platform/tenants/{tenant_id}/limits"),
+        ("GET", "/v1/workers/{worker_id}/runs"),
     }
 )
 LISTS = [

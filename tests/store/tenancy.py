@@ -36,7 +36,7 @@ GLOBAL_KEYS = {"tenants_name_key"}
 """Unique over all tenants: nobody but the system role can try a value."""
 ABOVE_POLICIES = {
     "drop_partition", "find_api_key", "make_partition", "platform_queued", "platform_running",
-    "storage_of_tenants",
+    "platform_tenant_limit", "platform_tenant_list", "platform_tenants", "storage_of_tenants",
 }  # fmt: skip
 """Functions that see more than their caller."""
 _DML = {"SELECT", "INSERT", "UPDATE", "DELETE"}

@@ -28,6 +28,7 @@ from harness_api.client.types.operations import (
     Throttle,
     Webhook,
     Worker,
+    WorkerRun,
 )
 from harness_api.client.types.repairs import RepairCount, RepairStats
 from harness_api.client.types.runs import (
@@ -46,6 +47,7 @@ from harness_api.client.types.runs import (
     Relative,
     Run,
     Session,
+    SessionMessage,
     Step,
     StepCompaction,
     StepTokens,
@@ -57,6 +59,8 @@ from harness_api.client.types.runs import (
 from harness_api.client.types.skills import Skill
 from harness_api.client.types.tenants import (
     Agent,
+    AgentChange,
+    AgentDiff,
     ApiKey,
     AuditEntry,
     DataKey,
@@ -83,6 +87,8 @@ from harness_api.client.types.view import View
 
 __all__ = [
     "Agent",
+    "AgentChange",
+    "AgentDiff",
     "AgentRef",
     "ApiKey",
     "Approval",
@@ -139,6 +145,7 @@ __all__ = [
     "Schedule",
     "Secret",
     "Session",
+    "SessionMessage",
     "Skill",
     "SkippedOperation",
     "Step",
@@ -154,4 +161,5 @@ __all__ = [
     "View",
     "Webhook",
     "Worker",
+    "WorkerRun",
 ]

@@ -61,6 +61,7 @@ class Worker(View):
     queues: tuple[str, ...] = ()
     concurrency: int = 0
     held: int = 0
+    version: str = ""
     started_at: datetime
     seen_at: datetime
     stopping_at: datetime | None = None
@@ -68,6 +69,20 @@ class Worker(View):
     died_why: str | None = None
     plugins: tuple[dict[str, Any], ...] = ()
     sandbox: dict[str, Any] | None = None
+
+
+class WorkerRun(View):
+    """A run that a worker process works on now."""
+
+    run_id: str
+    agent: str
+    status: str
+    step: int
+    next_kind: str
+    attempt: int = 0
+    claimed_at: datetime
+    held_s: float
+    lease_left_s: float | None = None
 
 
 class Schedule(View):

@@ -328,6 +328,13 @@ class Artifact(View):
     created_at: datetime
 
 
+class SessionMessage(Message):
+    """One message of a session's conversation."""
+
+    run_id: str
+    created_at: datetime
+
+
 class Session(View):
     """A conversation that owns runs."""
 

@@ -24,6 +24,26 @@ class Agent(View):
     """Said when it is put: what to look at before a run is started."""
 
 
+class AgentChange(View):
+    """A field that differs between two versions of an agent."""
+
+    path: str
+    change: str
+    before: Any = None
+    after: Any = None
+    lines: tuple[str, ...] | None = None
+    """Of a text of several lines: those that changed, with some around them."""
+
+
+class AgentDiff(View):
+    """What changed from one version of an agent to another."""
+
+    name: str
+    from_version: int
+    to_version: int
+    changes: tuple[AgentChange, ...] = ()
+
+
 class ApiKey(View):
     """A key without its secret."""
 

@@ -15,6 +15,7 @@ from harness_common.store.schema.catalog import (
     worker_tools,
 )
 from harness_common.store.schema.columns import metadata
+from harness_common.store.schema.console import console_views
 from harness_common.store.schema.context import context_parts
 from harness_common.store.schema.foreign import foreign_checkpoints, foreign_writes
 from harness_common.store.schema.mcp import mcp_servers, mcp_tools
@@ -63,6 +64,7 @@ __all__ = [
     "audit",
     "blob_garbage",
     "checkpoints",
+    "console_views",
     "context_parts",
     "egress_rules",
     "erasures",

@@ -207,6 +207,28 @@ runs = Table(
         "id",
         postgresql_where=text("finished_at IS NOT NULL"),
     ),
+    Index(
+        "runs_finished_idx",
+        "tenant_id",
+        "finished_at",
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
+        "runs_ended_idx",
+        "tenant_id",
+        "status",
+        "id",
+        postgresql_where=text("finished_at IS NOT NULL"),
+    ),
+    Index(
+        "runs_waiting_idx",
+        "tenant_id",
+        "id",
+        postgresql_where=text(
+            "status IN ('waiting_approval', 'waiting_input', 'waiting_tool', 'waiting_children', "
+            "'delayed', 'paused')"
+        ),
+    ),
     postgresql_with={"fillfactor": 70},
 )
 

@@ -169,7 +169,17 @@ audit = Table(
     text_("request_id", null=True),
     json_("detail"),
     PrimaryKeyConstraint("tenant_id", "id"),
-    Index("audit_target_idx", "tenant_id", text("split_part(target, '.'::text, 1)")),
+    Index("audit_target_head_idx", "tenant_id", text("split_part(target, '.'::text, 1)")),
+    Index("audit_actor_idx", "tenant_id", "actor", "id"),
+    Index("audit_target_idx", "tenant_id", "target", "id"),
+    # Nearly every row is the start of a run: found without an index of it.
+    Index(
+        "audit_action_idx",
+        "tenant_id",
+        "action",
+        "id",
+        postgresql_where=text("action <> 'run.create'"),
+    ),
 )
 
 

@@ -24,7 +24,7 @@ _INDEXES: Final[tuple[tuple[str, str, list[Any], str | None], ...]] = (
     ("runs_age_idx", "runs", ["tenant_id", "pruned", "finished_at", "id"],
      "finished_at IS NOT NULL"),
     ("sessions_user_idx", "sessions", ["tenant_id", "user_id", "id"], "user_id IS NOT NULL"),
-    ("audit_target_idx", "audit",
+    ("audit_target_head_idx", "audit",
      ["tenant_id", sa.text("split_part(target, '.'::text, 1)")], None),
     ("memories_run_idx", "memories",
      ["tenant_id", sa.text("(provenance ->> 'run'::text)")], None),

@@ -1,0 +1,36 @@
+// A run's page while it is open: told by server-sent events, or asked for every few seconds when these fail.
+"use strict";
+(() => {
+  const place = document.querySelector("[data-run-live]");
+  if (!place) return;
+  let due = 0, step = 0, text = "", polling = 0;
+
+  const refresh = () => {
+    if (due) return;
+    due = setTimeout(() => { due = 0; document.body.dispatchEvent(new Event("live")); }, 250);
+  };
+  const tokens = () => document.getElementById("tokens");
+  const show = () => { const area = tokens(); if (area) area.textContent = text; };
+
+  const delta = (item) => {
+    if (item.step !== step) { step = item.step; text = ""; }
+    const piece = String(item.text ?? "");
+    const at = item.at ?? text.length;
+    if (at > text.length) text += text ? piece : "… " + piece;
+    else text = text.slice(0, at) + piece;
+    show();
+  };
+
+  const source = new EventSource(place.dataset.runLive);
+  source.addEventListener("open", () => { clearInterval(polling); polling = 0; });
+  source.addEventListener("changed", refresh);
+  source.addEventListener("begun", refresh);
+  source.addEventListener("delta", (event) => delta(JSON.parse(event.data)));
+  source.addEventListener("end", () => { source.close(); clearInterval(polling); refresh(); });
+  source.addEventListener("error", () => { if (!polling) polling = setInterval(refresh, 3000); });
+
+  document.body.addEventListener("htmx:afterSettle", () => {
+    const row = document.getElementById("under-way");
+    if (row && Number(row.dataset.step) > step) { text = ""; show(); }
+  });
+})();

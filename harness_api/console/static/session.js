@@ -1,0 +1,78 @@
+// A conversation that goes on: shows the answer as it is written, and fetches the page's part again at every commit.
+"use strict";
+(() => {
+  const COMMITS = [
+    "run.started", "run.resumed", "run.waiting", "run.paused", "run.steered", "step.completed",
+    "approval.requested", "approval.decided", "tool.completed", "wait", "end",
+  ];
+  let stream = null;
+  let box = null;
+  let timer = 0;
+  let step = 0;
+  let written = "";
+
+  const refresh = () => {
+    if (timer || !box) return;
+    timer = setTimeout(() => {
+      timer = 0;
+      htmx.ajax("GET", box.dataset.page, { target: "#conversation", select: "#conversation", swap: "morph:outerHTML" });
+    }, 60);
+  };
+
+  const show = () => {
+    const bubble = box?.querySelector("[data-writing]");
+    if (!bubble) return;
+    const near = innerHeight + scrollY > document.body.scrollHeight - 160;
+    bubble.hidden = written === "";
+    bubble.querySelector("[data-text]").textContent = written;
+    if (near) scrollTo({ top: document.body.scrollHeight });
+  };
+  const now = (text) => {
+    const line = box?.querySelector("[data-now]");
+    if (line) line.textContent = text;
+  };
+
+  const open = () => {
+    stream = new EventSource(box.dataset.stream);
+    stream.addEventListener("answer.delta", (event) => {
+      const delta = JSON.parse(event.data);
+      if (delta.step !== step) {
+        step = delta.step;
+        written = delta.at > 0 ? "… " : "";
+      }
+      written += delta.text;
+      show();
+      now("Writing …");
+    });
+    stream.addEventListener("step.completed", (event) => {
+      if (JSON.parse(event.data).step >= step) written = "";
+    });
+    stream.addEventListener("live.step_started", () => now("Working …"));
+    for (const name of COMMITS) stream.addEventListener(name, refresh);
+    stream.addEventListener("end", () => stream.close());
+  };
+
+  // After a part was fetched the box may be another element, or gone; the stream of the same run goes on.
+  const follow = () => {
+    const found = document.querySelector("[data-stream]");
+    const same = box && found && box.dataset.run === found.dataset.run;
+    box = found;
+    if (same) {
+      show();
+      return;
+    }
+    stream?.close();
+    written = "";
+    if (box) open();
+  };
+
+  document.addEventListener("DOMContentLoaded", follow);
+  document.addEventListener("htmx:afterSettle", follow);
+  addEventListener("pagehide", () => stream?.close());
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches("[data-enter]")) {
+      event.preventDefault();
+      event.target.form.requestSubmit();
+    }
+  });
+})();
