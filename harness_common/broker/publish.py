@@ -18,6 +18,7 @@ import structlog
 from celery import Celery
 
 from harness_common.broker.app import STEP_TASK, step_queue
+from harness_common.core.ids import encode
 
 log = structlog.get_logger()
 _LIMIT: Final = 100_000
@@ -39,11 +40,22 @@ class Doorbell:
     priority: int
     ring: int = 1
     trace_id: str = ""
+    step: int | None = None
+    """The step to do, for whoever reads it in Flower; None when it is not known."""
 
     @property
     def task_id(self) -> str:
         """Name the message so that Flower can find the run."""
         return f"{self.run_id.hex}.v{self.version}.r{self.ring}"
+
+    @property
+    def shown(self) -> str:
+        """Say what it is about, as Flower shows it and finds it: the ids are those of the API."""
+        step = "" if self.step is None else f"step {self.step}, "
+        return (
+            f"({encode('run', self.run_id)}, {step}v{self.version}, "
+            f"{encode('tenant', self.tenant_id)})"
+        )
 
 
 class Bell:
@@ -112,7 +124,7 @@ class Bell:
             queue=_queue(bell.queue),
             priority=bell.priority,
             headers={"trace_id": bell.trace_id, "ring": bell.ring},
-            argsrepr=f"(run_{bell.run_id.hex}, v{bell.version}, tenant {bell.tenant_id.hex})",
+            argsrepr=bell.shown,
             kwargsrepr="{}",
             retry=False,
         )
