@@ -15,7 +15,7 @@ SIM_SEEDS ?= 10000
 # What mypy looks at besides the packages; folders that have no code yet are left out.
 EXTRA_TYPED := $(wildcard docs/*.py tests benchmarks/*.py benchmarks/*/*.py examples/*/*.py)
 
-.PHONY: help setup demo dev test check fmt bench sim chaos nightly migrate diagrams docs lock clean
+.PHONY: help setup demo dev test check fmt assets bench sim chaos nightly migrate diagrams docs lock clean
 
 help: ## List these commands
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' \
@@ -60,6 +60,9 @@ fmt: setup ## Format, and repair what lint can repair
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+assets: setup ## Fetch the scripts of others that the console serves, as harness_api/console/vendor.py pins them
+	$(PY) -m harness_api.console.vendor
 
 bench: setup ## Measure; writes benchmarks/results/latest.json and prints a table
 	$(PY) -m benchmarks.run $(ARGS)

@@ -17,6 +17,10 @@ from fastapi.routing import APIRoute
 
 from harness_api import errors, openapi
 from harness_api.auth import Keyring, permission_of
+from harness_api.console.access import check_rules
+from harness_api.console.guard import ConsoleGuard
+from harness_api.console.pages import PAGES
+from harness_api.console.session import Sessions
 from harness_api.deps import Services
 from harness_api.live import Hub
 from harness_api.load import LoadGuard
@@ -42,6 +46,7 @@ VERSION = "0.1.0"
 @asynccontextmanager
 async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Services]:
     data_keys = DataKeyring(load_keks(config))
+    pepper = load_pepper(config)
     async with contextlib.AsyncExitStack() as stack:
         db = await stack.enter_async_context(
             Database(
@@ -68,7 +73,8 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
             bell=bell,
             blobs=blobs_of(config),
             hub=hub,
-            keyring=Keyring(db, load_pepper(config)),
+            keyring=Keyring(db, pepper),
+            sessions=Sessions(pepper, config.api.console_session_s),
             metrics=metrics,
             data_keys=data_keys,
             embedder=embedder_of(config, http),
@@ -99,7 +105,7 @@ def create_app(config: Settings) -> FastAPI:
                 stop_streams(app)
 
     app = FastAPI(title="Harness", version=VERSION, lifespan=lifespan)
-    for router in ROUTERS:
+    for router in (*ROUTERS, *PAGES):
         # Not `include_router`: it wraps routes, and what a wrapper hides no check can walk.
         app.router.routes.extend(router.routes)
     mount.add_route(app)
@@ -112,8 +118,10 @@ def create_app(config: Settings) -> FastAPI:
         max_streams=config.api.max_streams,
         metrics=metrics,
     )
+    app.add_middleware(ConsoleGuard)
     app.add_middleware(RequestLife, metrics=metrics)  # the last one added is the outermost
     check_permissions(app)
+    check_rules(app)
     return app
 
 

@@ -134,7 +134,31 @@ class Keyring:
             return (known.row, known.permissions) if ok else None
         return await self._look_up(public_id, secret)
 
+    async def find(self, public_id: str) -> tuple[Row, frozenset[str]] | None:
+        """Return the row and the permissions of a live key whose secret was verified before: by
+        the login of the console, whose cookie names the key.
+        """
+        known = self._known.get(public_id)
+        now = time.monotonic()
+        if isinstance(known, float) and known > now:
+            return None
+        if not (isinstance(known, _Known) and known.until > now):
+            known = await self._read(public_id)
+        return (known.row, known.permissions) if known is not None else None
+
     async def _look_up(self, public_id: str, secret: str) -> tuple[Row, frozenset[str]] | None:
+        known = await self._read(public_id)
+        if known is None:
+            return None
+        row = known.row
+        if not keys.verify(self.pepper, public_id, secret, row["secret_hash"]):
+            return None
+        if row["touch_due"]:
+            await keys.touch_key(self.db, row["tenant_id"], row["id"])
+        return row, known.permissions
+
+    async def _read(self, public_id: str) -> _Known | None:
+        """Read a key and remember what was found; None when it is not alive."""
         row = await keys.find_key(self.db, public_id)
         now = time.monotonic()
         if len(self._known) >= _CACHE_MAX:
@@ -146,12 +170,9 @@ class Keyring:
             self._known[public_id] = now + self.cache_s
             return None
         permissions = permissions_of(row["role"], row["scopes"], operator=row["operator"])
-        self._known[public_id] = _Known(row, permissions, now + lives_s)
-        if not keys.verify(self.pepper, public_id, secret, row["secret_hash"]):
-            return None
-        if row["touch_due"]:
-            await keys.touch_key(self.db, row["tenant_id"], row["id"])
-        return row, permissions
+        known = _Known(row, permissions, now + lives_s)
+        self._known[public_id] = known
+        return known
 
     def forget(self, public_id: str) -> None:
         """Read a key again at its next use."""
@@ -198,10 +219,12 @@ def requires(permission: str) -> Any:  # noqa: ANN401 - what FastAPI takes for a
 
 def permission_of(route: APIRoute) -> str | None:
     """Return the permission that a route states; None when it states none."""
-    return next((c.permission for c in _calls(route.dependant) if isinstance(c, Requires)), None)
+    calls = dependencies_of(route.dependant)
+    return next((c.permission for c in calls if isinstance(c, Requires)), None)
 
 
-def _calls(dependant: Dependant) -> Iterator[object]:
+def dependencies_of(dependant: Dependant) -> Iterator[object]:
+    """Return what a route calls before it answers."""
     yield dependant.call
     for inner in dependant.dependencies:
-        yield from _calls(inner)
+        yield from dependencies_of(inner)

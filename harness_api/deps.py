@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from redis.asyncio import Redis
 
 from harness_api.auth import Keyring
+from harness_api.console.session import Sessions
 from harness_api.live import Hub
 from harness_api.metrics import Metrics
 from harness_common.broker.publish import Bell
@@ -35,6 +36,7 @@ class Services:
     blobs: Blobs
     hub: Hub
     keyring: Keyring
+    sessions: Sessions
     metrics: Metrics
     data_keys: DataKeyring
     embedder: Embedder | None = None

@@ -28,6 +28,8 @@ _NOT_A_BRACKET: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[^"\[\]{}]++', re.DOTA
 """Strings whole (an open one to the end, so that the time stays linear), and all else but
 brackets.
 """
+_FORMS: Final = "/console/"
+"""Where pages send forms."""
 MAX_DEPTH: Final = 64
 """Nesting of a JSON body that is still parsed."""
 
@@ -120,7 +122,8 @@ class BodyGuard:
             await self._app(scope, receive, send)
             return
         body = await self._read(headers, receive)
-        refusal = self._judge(headers, body)
+        forms = scope["path"].startswith(_FORMS)
+        refusal = self._judge(headers, body, forms=forms)
         if refusal is not None:
             status, code, detail, more = refusal
             close = {"Connection": "close"} if status == 413 else {}
@@ -156,7 +159,7 @@ class BodyGuard:
                 return b"".join(parts)
 
     def _judge(
-        self, headers: dict[bytes, bytes], body: bytes | None
+        self, headers: dict[bytes, bytes], body: bytes | None, *, forms: bool
     ) -> tuple[int, str, str, dict[str, Any]] | None:
         if body is None:
             detail = f"the body is larger than {self._max} bytes; send less"
@@ -164,6 +167,8 @@ class BodyGuard:
         if not body:
             return None
         kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+        if forms and kind == b"application/x-www-form-urlencoded":
+            return None
         if kind != b"application/json":
             detail = "send the body as JSON, with Content-Type: application/json"
             shown = kind.decode("latin-1")[:100]

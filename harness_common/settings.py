@@ -41,6 +41,8 @@ class ApiSettings(_Group):
     sse_ping_s: float = 15.0
     key_pepper: SecretStr | None = None
     """Mixed into API key hashes. None: the file `pepper` of the data folder."""
+    console_session_s: Annotated[int, Field(ge=60, le=30 * 86_400)] = 12 * 3600
+    """How long a login to the console lasts."""
 
 
 class WorkerSettings(_Group):
