@@ -141,7 +141,7 @@ def default_plan(options: DevOptions, data_dir: Path, env: Mapping[str, str]) ->
     if options.flower_port is not None:
         processes.append(
             module(
-                "harness_common.broker.flower",
+                "harness_common.flower",
                 label="flower",
                 env={**_with_login(env, "system"), **flower},
                 stop_grace_s=3,

@@ -118,7 +118,7 @@ def flower(
         os.environ["HARNESS_FLOWER__PORT"] = str(port)
     if settings().broker_url is None:
         settings().require_redis_url()
-    _become("harness_common.broker.flower")
+    _become("harness_common.flower")
 
 
 def migrate(

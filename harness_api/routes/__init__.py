@@ -11,6 +11,7 @@ from harness_api.routes import (
     artifacts,
     effects,
     egress,
+    flower,
     graphs,
     health,
     mcp_servers,
@@ -65,5 +66,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     tenant.router,
     throttles.router,
     platform.router,
+    flower.router,
     health.router,
 )

@@ -81,7 +81,7 @@ def start_flower(folder: Path, redis_url: str, **env: str) -> FlowerProcess:
     log = folder / f"flower-{port}.log"
     with log.open("ab") as out:
         process = spawn(
-            [sys.executable, "-m", "harness_common.broker.flower"],
+            [sys.executable, "-m", "harness_common.flower"],
             env={
                 **os.environ,
                 "HARNESS_REDIS_URL": redis_url,

@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
-from harness_common.broker.flower.__main__ import set_options
-from harness_common.broker.flower.hearing import EXIT_BLIND
 from harness_common.broker.publish import Doorbell
 from harness_common.core.ids import encode
 from harness_common.core.lease import quarantine_of
 from harness_common.embedded import EmbeddedValkey
+from harness_common.flower.__main__ import set_options
+from harness_common.flower.hearing import EXIT_BLIND
 from harness_common.settings import FlowerSettings, Settings
 from tests.flower.conftest import FlowerProcess, start_flower, stop, until
 from tests.flower.deaf_proxy import DeafProxy
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.timeout(240)
 Ring = Callable[[Doorbell], None]
 
 
-def doorbell(queue: str = "steps.default", run_id: UUID | None = None, **more: int) -> Doorbell:
-    return Doorbell(uuid4(), run_id or uuid4(), 7, queue, more.pop("priority", 6), **more)
+def doorbell(queue: str = "steps.default", priority: int = 6) -> Doorbell:
+    return Doorbell(uuid4(), uuid4(), 7, queue, priority, ring=2, step=4)
 
 
 def lengths(flower: FlowerProcess) -> dict[str, tuple[int, int]]:
@@ -77,7 +77,7 @@ def test_what_acts_or_tells_more_has_no_route(flower: FlowerProcess, path: str) 
 def test_a_doorbell_is_found_by_run_and_says_step_and_tenant(
     flower: FlowerProcess, ring: Ring
 ) -> None:
-    bell = doorbell(step=4, ring=2)
+    bell = doorbell()
     run = encode("run", bell.run_id)
     ring(bell)
     (task,) = until(lambda: flower.tasks(run), 10, "the doorbell is shown")

@@ -19,8 +19,8 @@ from kombu.utils.url import maybe_sanitize_url
 from tornado.ioloop import IOLoop, PeriodicCallback
 
 from harness_common.broker.app import app as celery_app
-from harness_common.broker.flower.hearing import Hearing, Watch
-from harness_common.broker.flower.pages import restrict
+from harness_common.flower.hearing import Hearing, Watch
+from harness_common.flower.pages import restrict
 from harness_common.settings import Settings, settings
 from harness_common.telemetry.logs import configure_logging
 
@@ -34,7 +34,7 @@ _LOOKS: Final = 4
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class App(Flower):  # type: ignore[misc]
+class App(Flower):
     """Flower with our broker's address: it would derive one from the name of our transport, which
     it does not know, and show no queues.
     """
