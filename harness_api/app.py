@@ -107,7 +107,9 @@ def create_app(config: Settings) -> FastAPI:
             finally:
                 stop_streams(app)
 
-    app = FastAPI(title="Harness", version=VERSION, lifespan=lifespan)
+    app = FastAPI(
+        title="Harness", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     for router in (*ROUTERS, *PAGES):
         # Not `include_router`: it wraps routes, and what a wrapper hides no check can walk.
         app.router.routes.extend(router.routes)

@@ -19,6 +19,7 @@ from harness_api.routes import (
     model_breakers,
     platform,
     policies,
+    reference,
     repairs,
     responses,
     run_context,
@@ -67,5 +68,6 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     throttles.router,
     platform.router,
     flower.router,
+    reference.router,
     health.router,
 )

@@ -70,5 +70,5 @@ def by_hand(harness: Any, admin: str, refunds: Path) -> None:
     (run,) = set(re.findall(r"run_\w{32}", submitted))
     harness(admin, "runs", "follow", run)
     ended = json.loads(harness(admin, "runs", "show", run, "--json"))
-    assert "75.50 USD were paid back for A-1042" in ended["output"]
+    assert "75.50 USD were paid back for A-1042" in ended["run"]["output"]
     assert refunds.read_text().removeprefix(before).startswith("A-1042 75.50 ")
