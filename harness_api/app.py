@@ -24,6 +24,7 @@ from harness_api.console.guard import ConsoleGuard
 from harness_api.console.pages import PAGES
 from harness_api.console.session import Sessions
 from harness_api.deps import Services
+from harness_api.flower import upstream_of
 from harness_api.live import Hub
 from harness_api.load import LoadGuard
 from harness_api.mcp_face import mount
@@ -65,6 +66,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
         bell = Bell(make_app(config))
         stack.callback(bell.close)
         http = await stack.enter_async_context(httpx.AsyncClient())
+        flower = await stack.enter_async_context(upstream_of(config))
         hub = Hub(redis, config.redis.prefix, db, metrics)
         task = asyncio.create_task(hub.run(), name="hub")
         stack.push_async_callback(_end, task)
@@ -80,6 +82,7 @@ async def _services(config: Settings, metrics: Metrics) -> AsyncIterator[Service
             sessions=Sessions(pepper, config.api.console_session_s),
             metrics=metrics,
             data_keys=data_keys,
+            flower=flower,
             embedder=embedder_of(config, http),
         )
 
@@ -118,7 +121,9 @@ def create_app(config: Settings) -> FastAPI:
             finally:
                 stop_streams(app)
 
-    app = FastAPI(title="Harness", version=VERSION, lifespan=lifespan)
+    app = FastAPI(
+        title="Harness", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     for router in (*ROUTERS, *PAGES):
         # Not `include_router`: it wraps routes, and what a wrapper hides no check can walk.
         app.router.routes.extend(router.routes)

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from harness_api.auth import Keyring
 from harness_api.console.session import Sessions
+from harness_api.flower import Upstream
 from harness_api.live import Hub
 from harness_api.metrics import Metrics
 from harness_common.broker.publish import Bell
@@ -39,6 +40,7 @@ class Services:
     sessions: Sessions
     metrics: Metrics
     data_keys: DataKeyring
+    flower: Upstream
     embedder: Embedder | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process is told to stop, so that open streams end."""

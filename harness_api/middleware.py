@@ -28,7 +28,7 @@ _NOT_A_BRACKET: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[^"\[\]{}]++', re.DOTA
 """Strings whole (an open one to the end, so that the time stays linear), and all else but
 brackets.
 """
-_FORMS: Final = "/console/"
+_FORMS: Final = ("/console/", "/flower/")
 """Where pages send forms."""
 MAX_DEPTH: Final = 64
 """Nesting of a JSON body that is still parsed."""

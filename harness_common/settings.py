@@ -291,6 +291,20 @@ class FrameworkSettings(_Group):
     """OpenAI-Agents agents, for agents of kind openai_agents."""
 
 
+class FlowerSettings(_Group):
+    """Flower, which shows what Celery does; see docs/flower.md."""
+
+    host: str = "127.0.0.1"
+    """Where it listens. The API passes its pages on at /flower; nobody else has to reach it."""
+    port: Annotated[int, Field(ge=1, le=65_535)] = 5555
+    password: SecretStr | None = None
+    """What the API shows to Flower. Needed when Flower listens elsewhere than on loopback."""
+    max_tasks: Annotated[int, Field(ge=100, le=100_000)] = 10_000
+    """Doorbells that it remembers; 20,000 took 207 MB."""
+    blind_after_s: Annotated[float, Field(ge=1, le=3_600)] = 60.0
+    """It ends, to be started again, when workers answer whose events it has not heard for this."""
+
+
 class LogSettings(_Group):
     """Diagnostics."""
 
@@ -369,6 +383,9 @@ class Settings(BaseSettings):
     memory: MemorySettings = MemorySettings()
     retention: RetentionSettings = RetentionSettings()
     frameworks: FrameworkSettings = FrameworkSettings()
+    flower_url: str | None = None
+    """Where the API finds Flower: `http://127.0.0.1:5555`. None: it has no page /flower."""
+    flower: FlowerSettings = FlowerSettings()
     log: LogSettings = LogSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
 

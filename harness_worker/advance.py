@@ -325,8 +325,9 @@ def _after_commit(runtime: Runtime, run: StoredRun, applied: Applied, tail: Tail
 
 def _doorbell(run: StoredRun) -> Doorbell:
     return Doorbell(
-        run.tenant_id, run.id, run.version, run.bell_queue, run.priority, trace_id=run.trace_id
-    )
+        run.tenant_id, run.id, run.version, run.bell_queue, run.priority,
+        trace_id=run.trace_id, step=run.state.step + 1,
+    )  # fmt: skip
 
 
 def release_all(runtime: Runtime) -> None:

@@ -132,7 +132,13 @@ async def give_back(runtime: Runtime, tenant_id: UUID, run_id: UUID, claim_id: U
     if applied is not None and applied.should_ring:
         runtime.bell.ring(
             Doorbell(
-                tenant_id, run_id, run.version, run.bell_queue, run.priority, trace_id=run.trace_id
+                tenant_id,
+                run_id,
+                run.version,
+                run.bell_queue,
+                run.priority,
+                trace_id=run.trace_id,
+                step=run.state.step + 1,
             )
         )
         log.info("claim.given_back", run_id=encode("run", run_id))

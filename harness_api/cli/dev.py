@@ -107,8 +107,8 @@ class DevOptions:
 
     @property
     def flower_url(self) -> str | None:
-        """Where Flower is, if it is wanted."""
-        return None if self.flower_port is None else f"http://{LOOPBACK}:{self.flower_port}"
+        """Where people find Flower, if it is wanted: behind the login of the API."""
+        return None if self.flower_port is None else f"{self.api_url}/flower/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,9 @@ def default_plan(options: DevOptions, data_dir: Path, env: Mapping[str, str]) ->
         more = {"env": _with_login(env, login), **more}
         return ProcessSpec(label or name, (sys.executable, "-m", name, *argv), **more)
 
+    flower = {} if options.flower_port is None else _flower_env(options.flower_port, data_dir)
     processes = [
-        module("harness_api", label="api", login="api"),
+        module("harness_api", label="api", env={**_with_login(env, "api"), **flower}),
         module("harness_worker.scheduler", label="scheduler"),
         module(
             *("harness_worker", "--processes", str(options.processes)),
@@ -140,16 +141,10 @@ def default_plan(options: DevOptions, data_dir: Path, env: Mapping[str, str]) ->
     if options.flower_port is not None:
         processes.append(
             module(
-                *("celery", "-A", "harness_common.broker.app", "flower"),
-                *(f"--address={LOOPBACK}", f"--port={options.flower_port}"),
-                *("--read_only=True", "--max_tasks=10000"),
+                "harness_common.flower",
                 label="flower",
-                # Through the environment, since everybody can read a command line.
-                env={
-                    **_with_login(env, "system"),
-                    "FLOWER_COOKIE_SECRET": _cookie_secret(data_dir),
-                },
-                stop_grace_s=3,  # with the broker gone it would take minutes
+                env={**_with_login(env, "system"), **flower},
+                stop_grace_s=3,
                 required=False,
             )
         )
@@ -410,12 +405,19 @@ def _already_running(data_dir: Path, error: Conflict) -> str:
     )
 
 
-def _cookie_secret(data_dir: Path) -> str:
-    """Return the same secret at every start, so that Flower's cookies stay valid."""
+def _flower_env(port: int, data_dir: Path) -> dict[str, str]:
+    """Return what Flower and the API are told of each other; the password keeps other accounts of
+    this machine out, and stays the same over starts.
+    """
     path = data_dir / "flower.secret"
     if not path.exists():
         write_private(path, secrets.token_urlsafe(48))
-    return path.read_text(encoding="utf-8")
+    return {
+        "HARNESS_FLOWER_URL": f"http://{LOOPBACK}:{port}",
+        "HARNESS_FLOWER__HOST": LOOPBACK,
+        "HARNESS_FLOWER__PORT": str(port),
+        "HARNESS_FLOWER__PASSWORD": path.read_text(encoding="utf-8"),
+    }
 
 
 def _shown(path: Path) -> str:

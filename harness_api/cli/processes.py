@@ -1,4 +1,5 @@
-"""`harness dev`, and the single processes: `api`, `worker`, `scheduler`, `migrate`.
+"""`harness dev`, and the single processes: `api`, `worker`, `scheduler`, `flower`,
+`migrate`.
 
 Each of those becomes `python -m …` by exec, so that signals and exit codes are its own.
 """
@@ -46,6 +47,7 @@ def register(app: typer.Typer) -> None:
         )
     )(worker)
     add()(scheduler)
+    add(epilog=examples("harness flower --port 5555"))(flower)
     add(epilog=examples("harness migrate --bootstrap", "harness migrate --phase pre"))(migrate)
 
 
@@ -111,6 +113,22 @@ def scheduler() -> None:
     """Run a scheduler; of several one leads, the others stand by."""
     _need_services("system")
     _become("harness_worker.scheduler")
+
+
+def flower(
+    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="The port.")] = None,
+) -> None:
+    """Run Flower, which the API shows at /flower when HARNESS_FLOWER_URL names it."""
+    from harness_common.settings import settings
+
+    if host is not None:
+        os.environ["HARNESS_FLOWER__HOST"] = host
+    if port is not None:
+        os.environ["HARNESS_FLOWER__PORT"] = str(port)
+    if settings().broker_url is None:
+        settings().require_redis_url()
+    _become("harness_common.flower")
 
 
 def migrate(

@@ -174,7 +174,8 @@ def workers(
         return
     print_table(
         (
-            "id", "name", "host", "pid", "version", "state", "held", "room", "queues", "sandbox", "seen",
+            "id", "name", "host", "pid", "version", "state", "held", "room", "queues",
+            "sandbox", "seen",
         ),
         [
             (

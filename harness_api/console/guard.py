@@ -23,6 +23,11 @@ _HEADERS: Final = (
 )
 
 
+def page_headers(nonce: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a page whose scripts and styles carry `nonce`."""
+    return [*_HEADERS, (b"content-security-policy", _POLICY.format(nonce=nonce).encode())]
+
+
 class ConsoleGuard:
     """Gives each request to the console a nonce and its answer the headers."""
 
@@ -37,11 +42,10 @@ class ConsoleGuard:
             return
         nonce = secrets.token_urlsafe(18)
         scope.setdefault("state", {})["csp_nonce"] = nonce
-        policy = _POLICY.format(nonce=nonce).encode()
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message["headers"], *_HEADERS, (b"content-security-policy", policy)]
+                headers = [*message["headers"], *page_headers(nonce)]
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"no-store"))
                 message["headers"] = headers

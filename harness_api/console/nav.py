@@ -33,6 +33,7 @@ NAV: Final[tuple[Entry, ...]] = (
     Entry("/console/tenants", "Tenants and limits", "tenant:read", "Platform"),
     Entry("/console/keys", "API keys", "keys:read", "Platform"),
     Entry("/console/audit", "Audit", "audit:read", "Platform"),
+    Entry("/flower", "Flower", "platform:read", "Platform"),
 )
 
 

@@ -12,6 +12,7 @@ from harness_api.routes import (
     effects,
     egress,
     exports,
+    flower,
     graphs,
     health,
     mcp_servers,
@@ -19,6 +20,7 @@ from harness_api.routes import (
     model_breakers,
     platform,
     policies,
+    reference,
     repairs,
     responses,
     retention,
@@ -71,5 +73,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     exports.router,
     retention.router,
     storage.router,
+    flower.router,
+    reference.router,
     health.router,
 )

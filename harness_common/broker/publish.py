@@ -19,6 +19,7 @@ from celery import Celery
 from kombu.messaging import Producer
 
 from harness_common.broker.app import STEP_TASK, is_amqp, step_queue, wire_priority
+from harness_common.core.ids import encode
 from harness_common.telemetry.traces import Place, Span, harmless, run_span, trace_of, traces
 
 log = structlog.get_logger()
@@ -41,11 +42,22 @@ class Doorbell:
     priority: int
     ring: int = 1
     trace_id: str = ""
+    step: int | None = None
+    """The step to do, for whoever reads it in Flower; None when it is not known."""
 
     @property
     def task_id(self) -> str:
         """Name the message so that Flower can find the run."""
         return f"{self.run_id.hex}.v{self.version}.r{self.ring}"
+
+    @property
+    def shown(self) -> str:
+        """Say what it is about, as Flower shows it and finds it: the ids are those of the API."""
+        step = "" if self.step is None else f"step {self.step}, "
+        return (
+            f"({encode('run', self.run_id)}, {step}v{self.version}, "
+            f"{encode('tenant', self.tenant_id)})"
+        )
 
 
 class Bell:
@@ -134,7 +146,7 @@ class Bell:
             queue=_queue(bell.queue),
             priority=wire_priority(self._app, bell.priority),
             headers=headers,
-            argsrepr=f"(run_{bell.run_id.hex}, v{bell.version}, tenant {bell.tenant_id.hex})",
+            argsrepr=bell.shown,
             kwargsrepr="{}",
             retry=False,
         )

@@ -116,7 +116,7 @@ async def insert(
     if made.ready:
         bell = Doorbell(
             tenant_id, run_id, made.state.version, spec.queue, request.priority,
-            trace_id=body["trace_id"],
+            trace_id=body["trace_id"], step=made.state.step + 1,
         )  # fmt: skip
     return Started(run_id, session_id, made.state.status, doorbell=bell)
 

@@ -63,7 +63,7 @@ class DispatchLoop:
             shared.bell.ring(
                 Doorbell(
                     row["tenant_id"], row["id"], row["version"], _queue(row), row["priority"],
-                    row["rings"], row["trace_id"],
+                    row["rings"], row["trace_id"], row["step"] + 1,
                 )
             )  # fmt: skip
         shared.count("doorbells_rung_again", len(rows))

@@ -107,6 +107,7 @@ class Shared:
                     run.priority,
                     ring,
                     run.trace_id,
+                    run.state.step + 1,
                 )
             )
 

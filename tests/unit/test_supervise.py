@@ -329,11 +329,14 @@ def test_the_plan_of_the_platform(tmp_path: Path) -> None:
     plan = default_plan(DevOptions(), tmp_path, {"HARNESS_REDIS_URL": "redis://:secret@h/0"})
     assert [s.name for s in plan.setup] == ["migrate", "bootstrap"]
     assert [s.name for s in plan.processes] == ["api", "scheduler", "worker", "flower"]
-    flower = plan.processes[-1]
-    assert {"--address=127.0.0.1", "--read_only=True", "--max_tasks=10000"} <= set(flower.argv)
+    api, *others, flower = plan.processes
     assert not flower.required
     again = default_plan(DevOptions(), tmp_path, {}).processes[-1]
-    assert flower.env["FLOWER_COOKIE_SECRET"] == again.env["FLOWER_COOKIE_SECRET"]
+    for told in (api.env, flower.env, again.env):
+        assert told["HARNESS_FLOWER_URL"] == "http://127.0.0.1:5555"
+        assert told["HARNESS_FLOWER__HOST"] == "127.0.0.1"
+        assert told["HARNESS_FLOWER__PASSWORD"] == (tmp_path / "flower.secret").read_text()
+    assert not any("HARNESS_FLOWER__PASSWORD" in other.env for other in others)
     assert (tmp_path / "flower.secret").stat().st_mode & 0o077 == 0
     assert not any("secret" in word for s in plan.processes for word in s.argv)
     assert len(default_plan(DevOptions(flower_port=None), tmp_path, {}).processes) == 3

@@ -6,4 +6,4 @@ WHERE (tenant_id, id) IN (
     WHERE wake_at <= clock_timestamp() AND status = 'running' AND claim_id IS NULL
     ORDER BY wake_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED)
   AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s)
-RETURNING tenant_id, id, version, queue, priority, rings, trace_id, deaths
+RETURNING tenant_id, id, version, queue, priority, rings, trace_id, deaths, step

@@ -1,0 +1,1 @@
+"""A support agent that may not give money away by itself."""
