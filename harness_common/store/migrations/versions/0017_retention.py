@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql
 from harness_common.store.migrations.row_security import API, SYSTEM, release, secure
 
 revision = "0017"
-down_revision = "0015"
+down_revision = "0016"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """What the console's lists need: the audit trail by actor, target and action; tenants for operators.
 
-Revision ID: 0020
-Revises: 0016
+Revision ID: 0018
+Revises: 0017
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from alembic import op
 from harness_common.store.migrations.row_security import API, SYSTEM
 
 revision: str = "0020"
-down_revision: str | None = "0016"
+down_revision: str | None = "0017"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
