@@ -14,7 +14,7 @@ from alembic import op
 
 from harness_common.store.migrations.row_security import API, SYSTEM
 
-revision: str = "0020"
+revision: str = "0018"
 down_revision: str | None = "0017"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
