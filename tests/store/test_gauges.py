@@ -60,8 +60,8 @@ async def test_what_is_late_and_what_waits_for_people_is_seen(db: Database, play
     for kind in ("tool", "model:x/y"):
         await sql(
             db,
-            "INSERT INTO tool_breakers "
-            "(tenant_id, tool, state, failures, successes, opens, reason) VALUES (:t, :k, 'open', 5, 0, 1, '')",
+            "INSERT INTO tool_breakers (tenant_id, tool, state, failures, opens, reason) "
+            "VALUES (:t, :k, 'open', 5, 1, '')",
             t=play.tenant_id,
             k=kind,
         )
@@ -76,8 +76,8 @@ async def test_what_is_late_and_what_waits_for_people_is_seen(db: Database, play
     )
     await sql(
         db,
-        "INSERT INTO tool_calls "
-        "(tenant_id, run_id, step, idx, tool_use_id, name, arguments, status) VALUES (:t, :r, 1, 0, '', 'x', '{}', 'unknown')",
+        "INSERT INTO tool_calls (tenant_id, run_id, step, tool_use_id, name, arguments, status,"
+        " idx) VALUES (:t, :r, 1, '', 'x', '{}', 'unknown', 0)",
         t=play.tenant_id,
         r=run_id,
     )
