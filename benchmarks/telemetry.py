@@ -28,7 +28,7 @@ from harness_common.telemetry.traces import traces
 from harness_worker.telemetry.model_calls import ModelCall
 from harness_worker.telemetry.steps import Attempt
 
-STEPS = 20_000
+STEPS = 10_000
 _NOW = datetime.now(UTC)
 RUN = StoredRun(
     tenant_id=UUID(int=1), id=UUID("0199aaaa-bbbb-7ccc-8ddd-eeeeffff0001"), session_id=UUID(int=2),

@@ -64,7 +64,7 @@ async def answer(
     try:
         if not await _take_lease(runtime, held):
             runtime.counters.lease_held += 1
-            metrics.lost_races.labels("lease held").inc()
+            metrics.count(metrics.lost_races, "lease held").inc()
             return "lease held"
         known = runtime.known(run_id)
         with metrics.claim_seconds.time():
@@ -72,7 +72,7 @@ async def answer(
             claimed = await runtime.claims(want)
         if claimed is None:
             runtime.counters.claim_missed += 1
-            metrics.lost_races.labels("nothing to do").inc()
+            metrics.count(metrics.lost_races, "nothing to do").inc()
             return "nothing to do"
         _note_claim(runtime, claimed)
         last = await _work(runtime, held, claimed, known, traceparent)
@@ -81,7 +81,7 @@ async def answer(
         return str(last.run.state.status)
     except LostOwnership:
         runtime.counters.lost_ownership += 1
-        metrics.lost_races.labels("lost ownership").inc()
+        metrics.count(metrics.lost_races, "lost ownership").inc()
         return "lost ownership"
     except DatabaseUnavailable as error:
         log.warning("step.database_unavailable", run_id=encode("run", run_id), error=str(error))

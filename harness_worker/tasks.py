@@ -62,7 +62,7 @@ class Process:
             config.telemetry,
             "harness-worker",
             str(runtime.worker),
-            lambda outcome, n: metrics.spans.labels(outcome).inc(n),
+            lambda outcome, n: metrics.count(metrics.spans, outcome).inc(n),
         )
         if traces.on:
             traces.clock = lambda: int(runtime.clock.now().timestamp() * 1e6) * 1_000

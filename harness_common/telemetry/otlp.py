@@ -115,7 +115,8 @@ def encode(spans: Sequence[Span], resource: Sequence[KeyValue]) -> bytes:
     scope = of_process.scope_spans.add()
     scope.scope.name = "harness"
     scope.spans.extend(_encoded(span) for span in spans)
-    return request.SerializeToString()
+    body: bytes = request.SerializeToString()
+    return body
 
 
 def _encoded(span: Span) -> wire.Span:

@@ -20,7 +20,7 @@ def serve(
     if port is None:
         return lambda: None
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)  # type: ignore[arg-type]
+        server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         log.error("metrics.not_served", host=host, port=port, error=str(error))
         return lambda: None

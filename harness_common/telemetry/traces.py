@@ -19,6 +19,7 @@ import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -172,6 +173,7 @@ def place_in(traceparent: str) -> Place | None:
 # ── the traces of this process ───────────────────────────────────────────────────────────────────
 
 _CURRENT: ContextVar[Place | None] = ContextVar("harness_span", default=None)
+_OUTSIDE: Final = contextlib.nullcontext()
 
 
 class Traces:
@@ -245,14 +247,14 @@ class Traces:
         if self._queue is not None:
             self._queue.put(span)
 
-    @contextlib.contextmanager
-    def inside(self, span: Span | None) -> Iterator[None]:
+    def inside(self, span: Span | None) -> AbstractContextManager[None]:
         """Make a span the parent of what is begun within the block, other libraries' spans too, and
         end it with the block. An exception becomes its code.
         """
-        if span is None:
-            yield
-            return
+        return _OUTSIDE if span is None else self._inside(span)
+
+    @contextlib.contextmanager
+    def _inside(self, span: Span) -> Iterator[None]:
         token = _CURRENT.set(span.place)
         outer = self._attach(span.place) if self._attach is not None else None
         try:

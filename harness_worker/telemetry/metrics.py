@@ -7,6 +7,7 @@ that outlive a killed process.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -22,6 +23,18 @@ kinds: Final = Bounded(16)
 codes: Final = Bounded(64)
 """Of errors: ours and those that plugins and tools name."""
 providers: Final = Bounded(32)
+
+
+@cache
+def count(metric: Counter, *labels: str) -> Counter:
+    """Return the counter with these labels; quicker than `labels`, which locks."""
+    return metric.labels(*labels)
+
+
+@cache
+def timed(metric: Histogram, *labels: str) -> Histogram:
+    """Return the histogram with these labels."""
+    return metric.labels(*labels)
 
 
 def _counter(name: str, what: str, *labels: str) -> Counter:

@@ -45,22 +45,24 @@ class ModelCall:
         trace: TracebackType | None,
     ) -> None:
         took_s = time.perf_counter() - self._begun_s
-        metrics.model_call_seconds.labels(self._provider).observe(took_s)
+        metrics.timed(metrics.model_call_seconds, self._provider).observe(took_s)
         outcome = "answered" if error is None else metrics.codes(code_of(error))
-        metrics.model_calls.labels(self._provider, outcome).inc()
+        metrics.count(metrics.model_calls, self._provider, outcome).inc()
         if isinstance(error, Limited):
-            metrics.provider_refusals.labels(self._provider).inc()
+            metrics.count(metrics.provider_refusals, self._provider).inc()
         self._scope.__exit__(kind, error, trace)
 
     def answered(self, answer: ChatResult) -> None:
         """Take note of the answer."""
         usage, provider = answer.usage, self._provider
-        metrics.tokens.labels(provider, "input").inc(usage.input_tokens)
-        metrics.tokens.labels(provider, "output").inc(usage.output_tokens)
+        metrics.count(metrics.tokens, provider, "input").inc(usage.input_tokens)
+        metrics.count(metrics.tokens, provider, "output").inc(usage.output_tokens)
         if answer.cost_usd:
-            metrics.cost_usd.labels(provider).inc(answer.cost_usd)
+            metrics.count(metrics.cost_usd, provider).inc(answer.cost_usd)
         if answer.first_token_ms is not None:
-            metrics.first_token_seconds.labels(provider).observe(answer.first_token_ms / 1e3)
+            metrics.timed(metrics.first_token_seconds, provider).observe(
+                answer.first_token_ms / 1e3
+            )
         if self._span is not None:
             _note_answer(self._span, answer)
 

@@ -57,7 +57,7 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        metrics.steps.labels(self._kind, self.outcome).inc()
+        metrics.count(metrics.steps, self._kind, self.outcome).inc()
         if self._span is not None:
             self._span.put(outcome=self.outcome)
             if error is not None and code_of(error) == "LOST_OWNERSHIP":
@@ -68,14 +68,14 @@ class Attempt:
 
     def ran(self, outcome: Input) -> None:
         """Note how the attempt ended, before that is committed."""
-        metrics.step_seconds.labels(self._kind).observe(time.perf_counter() - self._begun_s)
+        metrics.timed(metrics.step_seconds, self._kind).observe(time.perf_counter() - self._begun_s)
         self.outcome = _OUTCOMES.get(type(outcome), "done")
         if isinstance(outcome, StepDone) and isinstance(outcome.result, StepCancelled):
             self.outcome = "cancelled"
         if isinstance(outcome, StepFailed):
             self.outcome = outcome.failure.category
             if outcome.failure.category != "permanent":
-                metrics.retries.labels(metrics.codes(outcome.failure.code)).inc()
+                metrics.count(metrics.retries, metrics.codes(outcome.failure.code)).inc()
             if self._span is not None:
                 self._span.fail(outcome.failure.code)
 

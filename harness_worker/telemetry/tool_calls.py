@@ -49,17 +49,17 @@ class WatchedCall:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            metrics.tool_calls.labels(self._effect, "interrupted").inc()
+            metrics.count(metrics.tool_calls, self._effect, "interrupted").inc()
         self._scope.__exit__(kind, error, trace)
 
     def ended(self, outcome: CallOutcome) -> None:
         """Take note of how it ended."""
         took_s = time.perf_counter() - self._begun_s
-        metrics.tool_call_seconds.labels(self._effect).observe(took_s)
+        metrics.timed(metrics.tool_call_seconds, self._effect).observe(took_s)
         status = "waiting" if outcome.wait is not None else str(outcome.status)
-        metrics.tool_calls.labels(self._effect, status).inc()
+        metrics.count(metrics.tool_calls, self._effect, status).inc()
         if outcome.error_type:
-            metrics.tool_errors.labels(metrics.codes(outcome.error_type)).inc()
+            metrics.count(metrics.tool_errors, metrics.codes(outcome.error_type)).inc()
         if self._span is not None:
             _note_end(self._span, outcome, status)
 

@@ -216,7 +216,7 @@ class Breakers:
             if row["opened"]:
                 opened[key] = _shut(row)
                 of = "model" if key[1].startswith(MODEL_PREFIX) else "tool"
-                metrics.breakers_opened.labels(of).inc()
+                metrics.count(metrics.breakers_opened, of).inc()
                 self._tell(key)
         return [opened.pop(fault.key, None) for fault in faults]
 

@@ -44,11 +44,12 @@ AGENT = {
 
 
 @contextmanager
-def traced(collector: Collector, **env: str) -> Iterator[Stack]:
+def traced(collector: Collector, worker_port: int, scheduler_port: int) -> Iterator[Stack]:
     with Stack(
         HARNESS_TELEMETRY__OTLP_ENDPOINT=collector.url,
         HARNESS_TELEMETRY__EXPORT_EVERY_S="0.2",
-        **env,
+        HARNESS_TELEMETRY__WORKER_METRICS_PORT=str(worker_port),
+        HARNESS_TELEMETRY__SCHEDULER_METRICS_PORT=str(scheduler_port),
     ) as stack:
         yield stack
 
@@ -97,11 +98,11 @@ def metrics_at(port: int) -> dict[str, float]:
 
 def test_one_trace_tells_of_a_run_with_a_tool_a_retry_and_a_killed_worker():
     worker_port, scheduler_port = free_port(), free_port()
-    ports = {
-        "HARNESS_TELEMETRY__WORKER_METRICS_PORT": str(worker_port),
-        "HARNESS_TELEMETRY__SCHEDULER_METRICS_PORT": str(scheduler_port),
-    }
-    with Collector() as collector, traced(collector, **ports) as stack, stack.client() as client:
+    with (
+        Collector() as collector,
+        traced(collector, worker_port, scheduler_port) as stack,
+        stack.client() as client,
+    ):
         assert client.post("/v1/agents", json=AGENT).status_code == 201
         run_id = start_run(client, traceparent=f"00-{CALLER_TRACE}-{CALLER_SPAN}-01")
         kill_owner(stack, step=4)
