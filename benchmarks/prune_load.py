@@ -1,4 +1,4 @@
-"""(o) Retention while runs go on: half of 100,000 runs are deleted while 200 steps a second are made.
+"""(o) Retention while runs go on: half of 100,000 runs are deleted while 200 steps/s are made.
 
 The same load twice, in turns: first without ages, then with ages that half of what is seeded is
 past. A step is timed from the commit of the step before to its own, doorbell and queue included, by
@@ -26,9 +26,10 @@ _STEPS: Final = 10
 _RUNS_PER_S: Final = 20.0
 _WEEKS: Final = 16
 _GAPS: LiteralString = """
-SELECT (extract(epoch FROM c.created_at - lag(c.created_at) OVER (PARTITION BY c.run_id ORDER BY c.step)) * 1000)::float8 AS ms,
+SELECT (extract(epoch FROM c.created_at - lag(c.created_at) OVER w) * 1000)::float8 AS ms,
        (extract(epoch FROM c.created_at - c.started_at) * 1000)::float8 AS own_ms
-FROM runs r JOIN checkpoints c ON c.tenant_id = r.tenant_id AND c.run_id = r.id WHERE r.created_by = %s
+FROM runs r JOIN checkpoints c ON c.tenant_id = r.tenant_id AND c.run_id = r.id
+WHERE r.created_by = %s WINDOW w AS (PARTITION BY c.run_id ORDER BY c.step)
 """
 
 
