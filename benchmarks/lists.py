@@ -135,7 +135,7 @@ def questions(database_url: str, tenant_id: UUID) -> dict[str, Asks]:
         "runs, one day": of("/v1/runs?created_after={a}&created_before={b}", day),
         "runs, error code": of("/v1/runs?error_code=TOOL_FAILED"),
         "runs, error code that none has": of("/v1/runs?error_code=NEVER_SEEN"),
-        "runs, stop reason": of("/v1/runs?stop_reason=max_turns"),
+        "runs, stop reason": of("/v1/runs?stop_reason=max_iterations_exceeded"),
         "runs, stop reason that none has": of("/v1/runs?stop_reason=poisoned"),
         "runs, children of one": of(
             "/v1/runs?parent={r}", lambda: {"r": encode("run", chance.choice(ids))}

@@ -22,6 +22,7 @@ import psycopg
 from psycopg import sql
 
 from harness_common.contracts.agent import AgentSpec
+from harness_common.core.budget import Limits
 from harness_common.store import json_codec
 from harness_common.store.partitions import PARTITIONED, WEEK, lowest_id, week_start
 
@@ -57,9 +58,13 @@ def seed(
     begun = time.monotonic()
     last = datetime.now(UTC) - timedelta(hours=1)
     first = last - timedelta(weeks=weeks)
-    spec = json_codec.dumps_text(
-        AgentSpec(model="scripted/demo", max_turns=50).model_dump(mode="json")
-    )
+    agent = AgentSpec(model="scripted/demo", max_turns=50)
+    spec = json_codec.dumps_text(agent.model_dump(mode="json"))
+    same = {
+        "limits": json_codec.dumps_text(Limits(max_turns=50).to_json()),
+        "retry": json_codec.dumps_text(agent.retry.model_dump(mode="json")),
+        "first": first, "last": last, "agents": list(_AGENTS),
+    }  # fmt: skip
     tenants: list[UUID] = []
     with psycopg.connect(database_url, autocommit=True) as conn:
         conn.execute("SET session_replication_role = replica")  # no webhooks for what is long over
@@ -71,11 +76,9 @@ def seed(
             tenants.append(row[0])
             count = int(runs * share)
             for start in range(0, count, _BATCH):
-                batch = {
-                    "tenant": row[0], "from": start, "to": min(count, start + _BATCH) - 1,
-                    "total": count, "first": first, "last": last, "agents": list(_AGENTS),
-                }  # fmt: skip
-                _make_runs(conn, batch)
+                upto = min(count, start + _BATCH) - 1
+                batch = {"tenant": row[0], "from": start, "to": upto, "total": count}
+                _make_runs(conn, batch | same)
             say(f"{count:,} runs of seed{number}")
         conn.execute("VACUUM (ANALYZE)")
         found = conn.execute("SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM events)")

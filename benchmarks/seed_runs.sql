@@ -15,9 +15,10 @@ INSERT INTO sessions (tenant_id, id, title, user_id, created_at)
 SELECT %(tenant)s, id, 'Talk ' || n, 'user' || (n %% 997), at FROM made WHERE n %% 3 = 0 OR n = (SELECT min(n) FROM made);
 INSERT INTO runs (tenant_id, id, session_id, agent_id, agent_name, agent_version, status, version, step, next_kind, turn, messages, started,
     stop_reason, error, output, input_tokens, output_tokens, cost_usd, queue, next_seq, input, tags, created_by, trace_id,
-    created_at, queued_at, started_at, finished_at, updated_at, waiting, forked_from, forked_step)
+    created_at, queued_at, started_at, finished_at, updated_at, waiting, forked_from, forked_step,
+    limits, retry)
 SELECT %(tenant)s, m.id, s.id, a.id, a.name, 1, m.status, m.steps + 1, m.steps, 'model', m.steps / 2, m.steps + 1, true,
-    CASE m.status WHEN 'succeeded' THEN 'completed' WHEN 'failed' THEN (ARRAY['error', 'budget_exceeded', 'max_turns'])[1 + m.n %% 3] WHEN 'cancelled' THEN 'cancelled' END,
+    CASE m.status WHEN 'succeeded' THEN 'final_answer' WHEN 'failed' THEN (ARRAY['error', 'token_budget_exceeded', 'max_iterations_exceeded'])[1 + m.n %% 3] WHEN 'cancelled' THEN 'cancelled' END,
     CASE WHEN m.status = 'failed' THEN jsonb_build_object('code', (ARRAY['PROVIDER_DOWN', 'TOOL_FAILED', 'BAD_ARGUMENTS'])[1 + m.n %% 3], 'message', 'It did not work out: ' || m.n) END,
     CASE WHEN m.status = 'succeeded' THEN 'The answer to question ' || m.n || ' is ' || md5(m.n::text) END,
     m.steps * 400, m.steps * 80, m.steps * 0.002, 'steps.default', m.events + 1,
@@ -26,7 +27,8 @@ SELECT %(tenant)s, m.id, s.id, a.id, a.name, 1, m.status, m.steps + 1, m.steps, 
     'key_seed', md5(m.id::text), m.at, m.at, m.at + interval '1 second',
     CASE WHEN m.status IN ('succeeded', 'failed', 'cancelled') THEN m.at + interval '1 second' * (m.steps * 2) END, m.at + interval '1 minute',
     CASE WHEN m.status LIKE 'waiting%%' THEN '{"for": "input", "calls": []}'::jsonb END,
-    CASE WHEN m.n %% 50 = 1 THEN lag(m.id) OVER (ORDER BY m.n) END, CASE WHEN m.n %% 50 = 1 THEN 1 END
+    CASE WHEN m.n %% 50 = 1 THEN lag(m.id) OVER (ORDER BY m.n) END, CASE WHEN m.n %% 50 = 1 THEN 1 END,
+    %(limits)s::jsonb, %(retry)s::jsonb
 FROM made m
 JOIN made s ON s.n = greatest(m.n - m.n %% 3, (SELECT min(n) FROM made))
 JOIN agents a ON a.tenant_id = %(tenant)s AND a.name = (%(agents)s::text[])[1 + (m.n %% 8)];

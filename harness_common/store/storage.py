@@ -11,7 +11,7 @@ from uuid import UUID
 from harness_common.settings import RetentionSettings
 from harness_common.store.db import Database, Row, run_sql
 
-_SAMPLE: Final = 100_000
+_SAMPLE: Final = 20_000
 """Beyond so many runs the shares of tenants are reckoned from about so many."""
 _SHARED: Final = {"runs": "runs", "events": "events", "checkpoints": "steps",
                   "messages": "messages"}  # fmt: skip

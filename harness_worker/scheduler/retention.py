@@ -9,7 +9,7 @@ pause of several times as long as it took: nothing waits for this loop. What a l
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -235,9 +235,9 @@ class RetentionLoop:
     async def _sessions(self, lane: _Lane, before: UUID | None) -> None:
         """Delete sessions that have no run left. No run starts in one meanwhile."""
         params = {"tenant_id": lane.tenant_id, "ids": list(lane.sessions), "before": before}
+        hold: Mapping[str, Any] = {"tenant_id": lane.tenant_id}
         async with self._batch() as conn:
-            hold = ("slots_hold", {"tenant_id": lane.tenant_id})
-            statements = [hold, ("wipe_sessions", params)]
+            statements = [("slots_hold", hold), ("wipe_sessions", params)]
             _, rows = await run_together(conn, statements, self._shared.db.timeout_s)
         lane.sessions.clear()
         self._count(rows[0])

@@ -12,6 +12,7 @@ from harness_api.client import ApiError, AsyncClient
 from harness_api.client.export import Check, NotWhole, artifact_bytes, read_export
 from harness_common.blobs.local import LocalBlobs
 from harness_common.core.ids import encode
+from harness_common.crypto.aead import CannotDecrypt
 from harness_common.crypto.keks import make_kek
 from harness_common.settings import RetentionSettings, SecretSettings
 from harness_common.store import export, keyring
@@ -314,3 +315,27 @@ async def test_storage_of_tenants_is_for_the_operator_even_below_the_api(db, con
             )
             assert len(await cursor.fetchall()) == count
     assert ages
+
+
+# --- what is gone ---------------------------------------------------------------------------------
+
+
+async def test_a_stream_of_a_run_whose_events_are_gone_ends(app, db, tenant):
+    run_id = await finished(Play(db, tenant.id))
+    await sql(db, "DELETE FROM events WHERE run_id = :r", r=run_id)
+    async with client_of(app, tenant) as client:
+        assert [e async for e in client.runs.stream(encode("run", run_id))] == []
+
+
+async def test_what_was_encrypted_is_unreadable_once_its_key_is_destroyed(
+    api, config, tenant, blobs
+):
+    await api.put("/v1/tenant/encryption", json={"on": True})
+    ring = keyring.Keyring(keyring.load_keks(config))
+    async with Database(config.database_login("system"), keyring=ring) as db:
+        run_id = await finished(Play(db, tenant.id), input="a secret question")
+        await db.fetch("erase_keys", {"tenant_id": tenant.id})
+    fresh = keyring.Keyring(keyring.load_keks(config))
+    async with Database(config.database_login("system"), keyring=fresh) as db:
+        with pytest.raises(CannotDecrypt):
+            await db.fetch("read_run", {"tenant_id": tenant.id, "run_id": run_id})

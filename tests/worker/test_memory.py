@@ -16,6 +16,7 @@ from harness_common.embeddings.local import LocalEmbedder
 from harness_common.settings import Settings
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor
+from harness_common.store.context_reads import read_context
 from harness_common.store.policies import TENANT, put_policy
 from harness_worker.memory.recall import memory_section
 from harness_worker.memory.run_memory import RunMemory
@@ -173,6 +174,19 @@ async def approve(desk, run_id):
         if (await desk.play.read(run_id)).state.status is Status.RUNNING:
             return row
     raise AssertionError("it was not admitted")
+
+
+async def test_a_prompt_that_tells_facts_is_the_runs_own_and_goes_with_it(db, desk):
+    """What a user said may be erased: no text that holds it is shared with other runs."""
+    await desk.save("Ann likes green tea", said="Ann likes green tea")
+    assert "green tea" not in await desk.prompt("42", user="bob")
+    assert "green tea" in await desk.prompt("what tea do I like? green?")
+    parts = await sql(db, "SELECT run_id, body FROM context_parts WHERE body ? 'system'")
+    owned = {"green tea" in p["body"]["system"]: p["run_id"] for p in parts}
+    (run,) = await sql(db, "SELECT id FROM runs WHERE input LIKE 'what tea%'")
+    assert owned == {True: run["id"], False: None}
+    seen = await read_context(db, desk.play.tenant_id, run["id"], 1)
+    assert "green tea" in seen.system
 
 
 async def test_what_a_person_approved_is_kept_and_says_so(desk):
