@@ -144,6 +144,8 @@ class Keyring:
             return None
         if not (isinstance(known, _Known) and known.until > now):
             known = await self._read(public_id)
+            if known is not None and known.row["touch_due"]:
+                await keys.touch_key(self.db, known.row["tenant_id"], known.row["id"])
         return (known.row, known.permissions) if known is not None else None
 
     async def _look_up(self, public_id: str, secret: str) -> tuple[Row, frozenset[str]] | None:

@@ -364,6 +364,7 @@ class _Dev:
     def _banner(self) -> str:
         rows = {
             "API": f"{self._options.api_url}  (docs: {self._options.api_url}/docs)",
+            "Console": f"{self._options.api_url}/console  (log in with the admin key)",
             "Flower": self._options.flower_url,
             "Admin key": _shown(self._data_dir / "admin.key"),
             "Logs": f"{_shown(self._data_dir / 'logs')}/",

@@ -122,6 +122,11 @@ def pretty(value: object) -> str:
     return long(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
+def compact(value: object) -> str:
+    """Write JSON on one line."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 def words(name: object) -> str:
     """Write a name as words: waiting_approval becomes waiting approval."""
     return str(name).replace("_", " ")
@@ -132,7 +137,8 @@ def took(run: Any) -> float | None:  # noqa: ANN401 - a run as it is shown
     if run.started_at is None:
         return None
     ended: datetime = run.finished_at or datetime.now(UTC)
-    return max(0.0, (ended - run.started_at).total_seconds())
+    started: datetime = run.started_at
+    return max(0.0, (ended - started).total_seconds())
 
 
 def urlquery(values: Mapping[str, Any]) -> str:
@@ -152,7 +158,7 @@ def dict_without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 _FILTERS: Final = (
     *(clean, short, long, span, ms, ago, iso, clock, money, number, pretty, words),
-    *(urlquery, dict_with, dict_without, took),
+    *(compact, urlquery, dict_with, dict_without, took),
 )
 
 

@@ -31,8 +31,13 @@ def lines(events: Sequence[EventView]) -> list[Line]:
     for event in events:
         told = narrator.line(Event.model_validate(event.model_dump()))
         where = f"step {event.step}  "
-        out.append(Line(event, told.removeprefix(where) or event.type))
+        out.append(Line(event, told.removeprefix(where) or _plain(event.type)))
     return out
+
+
+def _plain(kind: str) -> str:
+    """Write the name of an event that says nothing more: step.started becomes step started."""
+    return kind.replace(".", " ").replace("_", " ")
 
 
 def tell(kind: str, payload: dict[str, Any]) -> str:

@@ -43,10 +43,10 @@ class Sessions:
 
     def begin(self, response: Response, public_id: str, *, https: bool) -> None:
         """Set the cookie of a new session."""
-        value = self._signer.dumps([public_id, secrets.token_urlsafe(16)])
+        value = str(self._signer.dumps([public_id, secrets.token_urlsafe(16)]))
         response.set_cookie(
             COOKIE,
-            value if isinstance(value, str) else value.decode(),
+            value,
             max_age=self.max_age_s,
             path="/",
             httponly=True,

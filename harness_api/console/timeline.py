@@ -47,7 +47,7 @@ class Scale:
             if index:
                 idle_s = (start - joined[index - 1][1]).total_seconds()
                 shown = min(idle_s, worked * _GAP)
-                if shown < idle_s:
+                if idle_s > 2 * shown:
                     self.gaps.append((at + shown / 2, idle_s))
                 at += shown
             self._points.append((start, at))

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 
 from harness_api.app import create_app
 from harness_api.console import vendor
@@ -42,6 +43,7 @@ def _routes() -> list[tuple[str, str]]:
         (method, route.path)
         for router in PAGES
         for route in router.routes
+        if isinstance(route, APIRoute)
         for method in route.methods
         if "login" not in route.path and "static" not in route.path and "logout" not in route.path
     )

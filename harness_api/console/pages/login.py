@@ -33,20 +33,23 @@ class Tries:
     this only keeps the noise down.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window_s: float = _WINDOW_S) -> None:
+        self._window_s = window_s
         self._failed: dict[str, list[float]] = {}
 
     def wait_s(self, address: str, now: float) -> float:
         """Return how long an address has to wait; 0 when it may try."""
-        recent = [t for t in self._failed.get(address, ()) if t > now - _WINDOW_S]
-        return recent[-TRIES] + _WINDOW_S - now if len(recent) >= TRIES else 0.0
+        recent = self._recent(address, now)
+        return recent[-TRIES] + self._window_s - now if len(recent) >= TRIES else 0.0
 
     def failed(self, address: str, now: float) -> None:
         """Note a failure."""
         if len(self._failed) >= _MOST:
             self._failed.clear()
-        recent = [t for t in self._failed.get(address, ()) if t > now - _WINDOW_S]
-        self._failed[address] = [*recent[-TRIES:], now]
+        self._failed[address] = [*self._recent(address, now)[-TRIES:], now]
+
+    def _recent(self, address: str, now: float) -> list[float]:
+        return [t for t in self._failed.get(address, ()) if t > now - self._window_s]
 
 
 def _tries(request: Request) -> Tries:

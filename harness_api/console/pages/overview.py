@@ -44,7 +44,7 @@ _SHOWN: Final = 8
 async def overview(services: Use, visit: CanRead) -> Response:
     """Show what goes on."""
     found = await read_overview(services.db, visit.caller.tenant_id, datetime.now(UTC))
-    values = {
+    values: dict[str, Any] = {
         "tenant": found.tenant,
         "chart": charts.throughput(found.ended, found.since, WINDOW, SLICES),
         "rates": _rates(found),

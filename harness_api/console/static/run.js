@@ -21,13 +21,24 @@
     show();
   };
 
-  const source = new EventSource(place.dataset.runLive);
-  source.addEventListener("open", () => { clearInterval(polling); polling = 0; });
-  source.addEventListener("changed", refresh);
-  source.addEventListener("begun", refresh);
-  source.addEventListener("delta", (event) => delta(JSON.parse(event.data)));
-  source.addEventListener("end", () => { source.close(); clearInterval(polling); refresh(); });
-  source.addEventListener("error", () => { if (!polling) polling = setInterval(refresh, 3000); });
+  // A browser opens few connections to one host: a tab that nobody looks at gives its own back.
+  let source = null, over = false;
+  const listen = () => {
+    source = new EventSource(place.dataset.runLive);
+    source.addEventListener("open", () => { clearInterval(polling); polling = 0; });
+    source.addEventListener("changed", refresh);
+    source.addEventListener("begun", refresh);
+    source.addEventListener("delta", (event) => delta(JSON.parse(event.data)));
+    source.addEventListener("end", () => { over = true; rest(); refresh(); });
+    source.addEventListener("error", () => { if (!polling) polling = setInterval(refresh, 3000); });
+  };
+  const rest = () => { source?.close(); source = null; clearInterval(polling); polling = 0; };
+  const look = () => {
+    if (document.visibilityState === "hidden" || over) rest();
+    else if (!source) listen();
+  };
+  document.addEventListener("visibilitychange", look);
+  look();
 
   document.body.addEventListener("htmx:afterSettle", () => {
     const row = document.getElementById("under-way");
