@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from harness_common.store.db import Database
-from tests.console.world import World, make_world
+from tests.console.world import PARTS, World, make_world
 from tests.fakes.tenant import Tenant
 from tests.store.play import Play
 
@@ -66,6 +66,17 @@ def play(db: Database, tenant: Tenant) -> Play:
 
 
 @pytest.fixture
-async def world(tenant: Tenant, play: Play, api: httpx.AsyncClient, db: Database) -> World:
-    """Make one of everything for the first tenant."""
-    return await make_world(tenant, play, api, db)
+async def world(
+    request: pytest.FixtureRequest,
+    tenant: Tenant,
+    play: Play,
+    api: httpx.AsyncClient,
+    db: Database,
+) -> World:
+    """Make one of everything for the first tenant, or of what `only(...)` names."""
+    return await make_world(tenant, play, api, db, getattr(request, "param", PARTS))
+
+
+def only(*parts: str) -> pytest.MarkDecorator:
+    """Let a test have a `world` with some parts alone, which takes less time."""
+    return pytest.mark.parametrize("world", [parts], indirect=True, ids=["world"])

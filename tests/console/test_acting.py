@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from harness_common.core.ids import decode, encode
-from tests.console.conftest import LogIn, send
+from tests.console.conftest import LogIn, only, send
 from tests.console.world import World
 from tests.store.play import say, sql
 
@@ -21,6 +21,7 @@ async def approver(login_as: LogIn) -> httpx.AsyncClient:
     return await login_as("approver")
 
 
+@only("asked")
 async def test_a_call_is_approved_as_it_was_shown(login_as: LogIn, world: World):
     path = f"/console/approvals/{world.approval['id']}"
     client = await approver(login_as)
@@ -39,6 +40,7 @@ async def test_a_call_is_approved_as_it_was_shown(login_as: LogIn, world: World)
     assert "approved" in (await client.get(path)).text
 
 
+@only("asked")
 async def test_a_call_is_denied_with_a_reason(login_as: LogIn, world: World):
     path = f"/console/approvals/{world.approval['id']}"
     client = await approver(login_as)
@@ -50,6 +52,7 @@ async def test_a_call_is_denied_with_a_reason(login_as: LogIn, world: World):
     assert (one["status"], one["reason"]) == ("denied", "not today")
 
 
+@only("asked")
 async def test_a_call_is_approved_with_other_arguments(login_as: LogIn, world: World):
     path = f"/console/approvals/{world.approval['id']}"
     client = await approver(login_as)
@@ -66,6 +69,7 @@ async def test_a_call_is_approved_with_other_arguments(login_as: LogIn, world: W
     assert re.search(r'class="add">\+\s+&#34;note&#34;: &#34;x&#34;', page)
 
 
+@only("asked")
 async def test_who_may_not_decide_is_told_why(login_as: LogIn, world: World):
     path = f"/console/approvals/{world.approval['id']}"
     viewer = await (await login_as("viewer")).get(path)
@@ -85,6 +89,7 @@ async def test_who_may_not_decide_is_told_why(login_as: LogIn, world: World):
     ("outcome", "status"),
     [("succeeded", "succeeded"), ("failed", "failed"), ("run_again", "proposed")],
 )
+@only("unknown")
 async def test_an_unknown_effect_is_resolved(
     login_as: LogIn, world: World, outcome: str, status: str
 ):
@@ -107,6 +112,7 @@ async def test_an_unknown_effect_is_resolved(
     assert again.status_code == 409
 
 
+@only("work")
 async def test_a_message_begins_a_run_once_in_the_session(visitor: httpx.AsyncClient, world: World):
     path = f"/console/sessions/{world.session}"
     page = (await visitor.get(path)).text
@@ -146,6 +152,7 @@ async def test_a_conversation_is_begun_and_closed(visitor: httpx.AsyncClient, pl
     assert nobody.status_code == 422
 
 
+@only("failing")
 async def test_a_breaker_is_closed(login_as: LogIn, world: World):
     operator = await login_as("operator")
     page = (await operator.get("/console/tools")).text
@@ -164,12 +171,14 @@ async def test_a_breaker_is_closed(login_as: LogIn, world: World):
     assert (await world.call("GET", "/models/breakers"))["data"] == []
 
 
+@only("built")
 async def test_a_tool_is_disabled_and_enabled(visitor: httpx.AsyncClient, world: World):
     for verb, status in (("disable", "disabled"), ("enable", "enabled")):
         assert (await send(visitor, f"/console/tools/fetch_it/{verb}")).status_code == 303
         assert (await world.call("GET", "/tools/fetch_it"))["status"] == status
 
 
+@only("built")
 async def test_a_schedule_is_paused_resumed_and_fired(visitor: httpx.AsyncClient, world: World):
     path = "/console/schedules/nightly"
     assert (await send(visitor, f"{path}/pause", reason="holiday")).status_code == 303
@@ -182,6 +191,7 @@ async def test_a_schedule_is_paused_resumed_and_fired(visitor: httpx.AsyncClient
     assert len((await world.call("GET", "/schedules/nightly/firings"))["data"]) == 2
 
 
+@only()
 async def test_a_key_is_made_shown_once_rotated_and_revoked(
     visitor: httpx.AsyncClient, world: World, login_as: LogIn
 ):
@@ -204,6 +214,7 @@ async def test_a_key_is_made_shown_once_rotated_and_revoked(
         assert (await send(visitor, "/console/keys", **given)).status_code == 422
 
 
+@only()
 async def test_a_webhook_is_added_held_tested_and_told_again(
     visitor: httpx.AsyncClient, world: World
 ):
@@ -233,6 +244,7 @@ async def test_a_webhook_is_added_held_tested_and_told_again(
     assert (await visitor.get(path)).status_code == 404
 
 
+@only()
 async def test_limits_are_changed(visitor: httpx.AsyncClient, world: World):
     given = {"max_running": "7", "weight": "2.5", "starts_per_s": "", "tokens_per_day": "1,000"}
     assert (await send(visitor, "/console/tenants/limits", **given)).status_code == 303
@@ -262,6 +274,7 @@ async def test_an_operator_changes_the_limits_of_others(login_as: LogIn, tenant,
     assert 'value="50"' in (await visitor.get("/console/tenants")).text
 
 
+@only("built")
 async def test_a_fact_is_forgotten(visitor: httpx.AsyncClient, world: World):
     await send(visitor, f"/console/memories/{world.memory['id']}/forget")
     assert (await world.call("GET", "/memories"))["data"] == []
@@ -296,6 +309,7 @@ async def test_a_viewer_may_do_none_of_it(login_as: LogIn, world: World):
             assert set(forms) <= {"/console/logout"}, f"{path} offers {forms}"
 
 
+@only("asked")
 async def test_a_form_without_its_token_does_nothing(visitor: httpx.AsyncClient, world: World):
     path = f"/console/approvals/{world.approval['id']}/deny"
     bare = await visitor.post(path, data={"reason": "x"})
@@ -303,6 +317,7 @@ async def test_a_form_without_its_token_does_nothing(visitor: httpx.AsyncClient,
     assert (await asked(world))["status"] == "pending"
 
 
+@only("work")
 async def test_a_stream_of_a_session_is_for_who_may_read_it(
     login_as: LogIn, other_tenant, world: World, play
 ):

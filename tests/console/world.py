@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid4
 
 import httpx
@@ -193,12 +194,26 @@ async def _failing(world: World, db: Database) -> None:
     )
 
 
-async def make_world(tenant: Tenant, play: Play, api: httpx.AsyncClient, db: Database) -> World:
-    """Make it."""
+PARTS: Final = ("work", "unknown", "asked", "built", "failing")
+
+
+async def make_world(
+    tenant: Tenant,
+    play: Play,
+    api: httpx.AsyncClient,
+    db: Database,
+    parts: Collection[str] = PARTS,
+) -> World:
+    """Make it, or some parts of it."""
     world = World(tenant, play, api)
-    await _work(world, db)
-    await _unknown(world, db)
-    await _asked(world)
-    await _built(world)
-    await _failing(world, db)
+    if "work" in parts:
+        await _work(world, db)
+    if "unknown" in parts:
+        await _unknown(world, db)
+    if "asked" in parts:
+        await _asked(world)
+    if "built" in parts:
+        await _built(world)
+    if "failing" in parts:
+        await _failing(world, db)
     return world
