@@ -13,7 +13,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 OUT: Final = Path(__file__).parent / "straight-line.svg"
-WIDTH, HEIGHT = 960, 372
+WIDTH, HEIGHT = 960, 384
 STYLE: Final = """
   svg { color-scheme: light dark; }
   .paper { fill: #ffffff; }
@@ -66,14 +66,14 @@ class Box:
 
 
 BOXES: Final = (
-    Box(16, 30, 130, "you", "client, console"),
-    Box(252, 30, 130, "API", "checks, accepts"),
-    Box(252, 154, 130, "scheduler", "admits, wakes, reaps"),
-    Box(488, 30, 150, "doorbell", "Celery on Redis", "loss"),
-    Box(740, 30, 200, "worker", "does one step at a time"),
-    Box(740, 154, 200, "model, tools", "slow, outside"),
-    Box(488, 154, 150, "Redis", "leases, live text", "loss"),
-    Box(252, 282, 688, "Postgres", "runs, steps, events, effects: every fact", "fact"),
+    Box(16, 44, 140, "you", "client, console"),
+    Box(240, 44, 140, "API", "checks, accepts"),
+    Box(330, 178, 160, "scheduler", "admits, wakes, reaps"),
+    Box(480, 44, 150, "doorbell", "Celery on Redis", "loss"),
+    Box(734, 44, 210, "worker", "does one step at a time"),
+    Box(824, 178, 120, "model, tools", "slow, outside"),
+    Box(560, 178, 140, "Redis", "leases, live text", "loss"),
+    Box(210, 310, 734, "Postgres", "runs, steps, events, effects: every fact", "fact"),
 )
 
 
@@ -99,17 +99,18 @@ class Arrow:
 
 
 ARROWS: Final = (
-    Arrow("M146 50 H246", 196, 42, "1", "a goal"),
-    Arrow("M252 76 H152", 200, 94, "9", "events"),
-    Arrow("M236 282 V110 Q236 96 246 88", 226, 200, "2", "run: queued", "end"),
-    Arrow("M317 212 V276", 325, 248, "3", "admit", "start"),
-    Arrow("M382 59 H482", 432, 50, "4", "ring"),
-    Arrow("M382 170 L482 84", 398, 134, "", "ring again", "start"),
-    Arrow("M638 59 H734", 686, 50, "5", "look at R"),
-    Arrow("M740 84 L644 168", 700, 140, "", "lease", "end"),
-    Arrow("M866 88 V148", 874, 122, "7", "one step", "start"),
-    Arrow("M716 282 V104 Q716 88 734 84", 708, 252, "6", "claim, load", "end"),
-    Arrow("M956 60 V300 Q956 311 946 311", 934, 248, "8", "commit, ring for the next", "end"),
+    Arrow("M156 62 H234", 196, 54, "1", "a goal"),
+    Arrow("M240 88 H162", 200, 106, "9", "events"),
+    Arrow("M270 102 V304", 262, 210, "2", "run: queued", "end"),
+    Arrow("M410 236 V304", 418, 274, "3", "admit", "start"),
+    Arrow("M380 73 H474", 428, 64, "4", "ring"),
+    Arrow("M440 178 L510 108", 466, 134, "", "ring again", "end"),
+    Arrow("M630 73 H728", 680, 64, "5", "look at R"),
+    Arrow("M738 102 L662 172", 690, 136, "", "lease", "end"),
+    Arrow("M766 102 V304", 758, 274, "6", "claim, load", "end"),
+    Arrow("M884 102 V172", 892, 142, "7", "step", "start"),
+    Arrow("M796 102 V304", 804, 274, "8", "commit", "start"),
+    Arrow("M800 44 C780 6 600 6 562 38", 680, 32, "", "ring for the next step"),
 )
 
 
