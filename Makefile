@@ -79,11 +79,13 @@ nightly: check sim chaos ## Every test, the nightly ones too, the whole simulati
 migrate: setup ## Bring the database of HARNESS_DATABASE_URL to the current schema
 	$(PY) -m harness_common.store.migrate
 
-diagrams: setup ## Write docs/states.md from the transition table
+diagrams: setup ## Write docs/states.md from the transition table, and the picture of the docs
 	$(PY) docs/diagrams.py
+	$(PY) docs/picture.py
 
-docs: diagrams ## Regenerate what is generated, then check every link of the documents
-	$(PY) -m pytest tests/test_house.py -k docs -q
+docs: diagrams ## Regenerate what is generated (references too), then check links, commands and settings
+	$(PY) docs/reference.py
+	$(PY) -m pytest tests/test_house.py tests/unit/test_docs.py -k docs -q
 
 lock: setup ## Resolve pyproject.toml again into requirements.lock (keeps pins that still fit)
 	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes \

@@ -106,8 +106,8 @@ class Stack:
 
     @property
     def flower_url(self) -> str | None:
-        """Where Flower is, if it was asked for."""
-        return f"http://127.0.0.1:{self._flower_port}" if self._flower_port else None
+        """Where people find Flower, if it was asked for: behind the login of the API."""
+        return f"{self.api_url}/flower/" if self._flower_port else None
 
     def start(self) -> None:
         """Start it; it goes on when this process ends, so call `stop`."""

@@ -54,7 +54,8 @@ class DevOptions:
     processes: int = 2
     """Worker processes."""
     worker_grace_s: float = 10.0
-    start_timeout_s: float = 60.0
+    start_timeout_s: float = 180.0
+    """The first start compiles everything; a process that ends is seen sooner."""
     tools: Sequence[str] = ()
     """Modules with user tools; empty leaves it to the environment."""
     has_kek: bool = False
