@@ -14,7 +14,7 @@ from harness_api.routing import new_router
 from harness_api.schemas.base import Output
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import Transient
-from harness_common.store.db import DatabaseUnavailable, bounded
+from harness_common.store.db import DatabaseUnavailable, bounded, pg
 
 router = new_router("", "health")
 
@@ -46,7 +46,7 @@ async def get_readiness(services: Use) -> Readiness:
     """
     try:
         async with asyncio.timeout(1.0), services.db.connection() as conn:
-            await bounded(conn, conn.execute("SELECT 1"), 1.0)
+            await bounded(pg(conn), pg(conn).execute("SELECT 1"), 1.0)
     except (TimeoutError, Transient) as error:
         raise DatabaseUnavailable("Postgres did not answer within 1 s") from error
     try:

@@ -10,17 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from celery import Celery
-from kombu.entity import Exchange, Queue
 
+from harness_common.broker.queues import STEP_TASK, step_queue
 from harness_common.settings import Settings, settings
 
-STEP_TASK: Final = "harness.step"
+__all__ = ["PRIORITY_STEPS", "STEP_TASK", "app", "celery_config", "make_app", "step_queue"]
+
 PRIORITY_STEPS: Final = (0, 3, 6, 9)
-
-
-def step_queue(name: str) -> Queue:
-    """Declare a queue of doorbells. Whoever rings and whoever listens declare it alike."""
-    return Queue(name, Exchange(name), routing_key=name, queue_arguments={"x-max-priority": 10})
 
 
 def celery_config(config: Settings) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import queue
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import structlog
 from celery import Celery
 
-from harness_common.broker.app import STEP_TASK, step_queue
+from harness_common.broker.queues import STEP_TASK, step_queue
 
 log = structlog.get_logger()
 _LIMIT: Final = 100_000
@@ -44,6 +44,18 @@ class Doorbell:
     def task_id(self) -> str:
         """Name the message so that Flower can find the run."""
         return f"{self.run_id.hex}.v{self.version}.r{self.ring}"
+
+
+class Rings(Protocol):
+    """Whoever rings doorbells: `Bell` over the broker, or within one process."""
+
+    def ring(self, bell: Doorbell) -> None:
+        """Send one doorbell soon; never raises and never waits."""
+        ...
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is queued, for at most `timeout_s`."""
+        ...
 
 
 class Bell:

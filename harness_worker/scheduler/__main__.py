@@ -8,6 +8,8 @@ import sys
 
 import uvloop
 
+from harness_common.broker.app import app
+from harness_common.broker.publish import Bell
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
 from harness_worker.scheduler.service import Scheduler
@@ -18,7 +20,7 @@ async def _main() -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, scheduler.stop)
-    await scheduler.run()
+    await scheduler.run(Bell(app))
 
 
 def main() -> int:

@@ -24,7 +24,9 @@ class CancelLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._channel = Channel(shared.redis, shared.settings.redis.prefix)
+        self._channel = shared.channel
+        if self._channel is None and shared.redis is not None:
+            self._channel = Channel(shared.redis, shared.settings.redis.prefix)
 
     async def run_once(self, look: Look) -> int:
         """Ask every forsaken child to stop, up to a batch."""
@@ -46,7 +48,7 @@ class CancelLoop:
                 shared.skip(row["run_id"])
                 continue
             stopped += 1
-            if asked.claimed_by is not None:
+            if asked.claimed_by is not None and self._channel is not None:
                 await self._channel.cancel(asked.claimed_by, row["run_id"])
         shared.count("children_cancelled", stopped)
         return stopped

@@ -10,12 +10,12 @@ import os
 import platform
 import random
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import structlog
 
-from harness_common.broker.app import app
-from harness_common.broker.publish import Bell
+from harness_common.broker.publish import Rings
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.redis import RedisFault, connect
@@ -95,33 +95,48 @@ class Scheduler:
         self._stop.set()
         self._nudged.set()
 
-    async def run(self) -> None:
-        """Run until `stop`."""
+    async def run(self, bell: Rings) -> None:
+        """Run until `stop`, and close the bell."""
         settings = self._settings
         keyring = Keyring(load_keks(settings))
         db = Database(
             settings.database_login("system"), settings.database, name=self.name, keyring=keyring
         )
         redis = connect(settings.require_redis_url(), settings.redis, name="harness-scheduler")
-        bell = Bell(app)
         async with db:
             await db.ready(60.0)
+            channel = Channel(redis, settings.redis.prefix)
             shared = Shared(
                 settings, db, redis,
                 Leases(redis, settings.redis.prefix, settings.worker.lease_s), bell,
+                channel=channel,
             )  # fmt: skip
-            leadership = Leadership(db, uuid4(), self.name, settings.scheduler.leader_ttl_s)
-            listening = asyncio.create_task(self._listen(Channel(redis, settings.redis.prefix)))
             try:
-                await self._lead(shared, leadership)
+                await self.serve(shared, channel)
             finally:
-                listening.cancel()
-                with contextlib.suppress(DatabaseUnavailable):
-                    await leadership.resign()
                 await asyncio.to_thread(bell.close)
                 await redis.aclose()
 
-    async def _lead(self, shared: Shared, leadership: Leadership) -> None:
+    async def serve(
+        self, shared: Shared, channel: Channel, loops: Callable[[Shared], list[Loop]] = make_loops
+    ) -> None:
+        """Lead or stand by until `stop`, over what another has opened."""
+        ttl_s = self._settings.scheduler.leader_ttl_s
+        leadership = Leadership(shared.db, uuid4(), self.name, ttl_s)
+        listening = asyncio.create_task(self._listen(channel))
+        try:
+            await self._lead(shared, leadership, loops)
+        finally:
+            listening.cancel()
+            with contextlib.suppress(DatabaseUnavailable):
+                await leadership.resign()
+
+    async def _lead(
+        self,
+        shared: Shared,
+        leadership: Leadership,
+        make: Callable[[Shared], list[Loop]] = make_loops,
+    ) -> None:
         config = self._settings.scheduler
         loops: list[Loop] = []
         renew_at, pause_s = 0.0, config.tick_s
@@ -132,7 +147,7 @@ class Scheduler:
                     renew_at = time.monotonic() + config.leader_ttl_s / 4
                     if term is not None and term != was:
                         log.info("leader.elected", term=term, name=self.name)
-                        shared.term, loops = term, make_loops(shared)
+                        shared.term, loops = term, make(shared)
                 if leadership.term is None:
                     pause_s = config.leader_ttl_s / 4
                 else:
