@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 from harness_common.store import json_codec
@@ -56,7 +57,7 @@ def approval_decide(t: Tables, p: Params) -> list[Row]:
         row is None
         or row["status"] != "pending"
         or row["digest"] != p["shown_digest"]
-        or row["expires_at"] <= now
+        or not _in_time(row, now)
     ):
         return []
     changes: Row = {
@@ -79,6 +80,10 @@ def approval_decide(t: Tables, p: Params) -> list[Row]:
         }
     t.approvals.update(row, changes)
     return [{"id": row["id"]}]
+
+
+def _in_time(row: Row, now: datetime) -> bool:
+    return bool(row["expires_at"] > now)
 
 
 def approval_read(t: Tables, p: Params) -> list[Row]:

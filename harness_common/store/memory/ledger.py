@@ -83,7 +83,7 @@ def call_result(t: Tables, p: Params) -> list[Row]:
     evidence.
     """
     call = t.call_of(p)
-    if call is None or call["attempt_id"] != p["attempt_id"]:
+    if call is None or not _is_attempt(call, p):
         return [{"won": False}]
     if call["status"] == "unknown":
         late = (call["evidence"] or {}) | json_codec.loads(p["evidence"])
@@ -99,12 +99,16 @@ def call_result(t: Tables, p: Params) -> list[Row]:
     return [{"won": True}]
 
 
+def _is_attempt(call: Row, p: Params) -> bool:
+    return bool(call["attempt_id"] == p["attempt_id"])
+
+
 def call_give_up(t: Tables, p: Params) -> list[Row]:
     """Close an attempt that will bring no result; loses to a result that came first."""
     call = t.call_of(p)
     if (
         call is None
-        or call["attempt_id"] != p["attempt_id"]
+        or not _is_attempt(call, p)
         or call["status"] != "running"
         or call["resume_at"] is not None
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from harness_common.store.db import Row
@@ -52,10 +52,18 @@ def throttle_hit(t: Tables, p: Params) -> list[Row]:
         "updated_at": now,
     }
     if counts:
-        changes |= {"until": max(row["until"], until), "code": p["code"], "reason": p["reason"]}
+        changes |= {
+            "until": _longest(row["until"], until),
+            "code": p["code"],
+            "reason": p["reason"],
+        }
     if anew:
         changes["next_at"] = until
     return [t.throttles.update(row, changes) | {"now": now}]
+
+
+def _longest(old: datetime, new: datetime) -> datetime:
+    return max(old, new)
 
 
 def _slower(row: Row, p: Params, own_s: float | None, limit: float | None, *, anew: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from harness_common.store.db import Row
@@ -20,7 +20,7 @@ from harness_common.store.memory.tables import Params, Tables
 
 Do = Callable[[Tables, Params], list[Row]]
 
-STATEMENTS: Final[Mapping[str, Do]] = {
+STATEMENTS: Final[dict[str, Do]] = {
     **runs.STATEMENTS,
     **commit.STATEMENTS,
     **starting.STATEMENTS,
