@@ -22,7 +22,7 @@ from tests.conformance_store import (
     test_starts,
 )
 
-RED = (AssertionError, HarnessError, psycopg.Error, pytest.fail.Exception)
+RED = (AssertionError, ValueError, HarnessError, psycopg.Error, pytest.fail.Exception)
 Test = Callable[..., Awaitable[None]]
 
 
