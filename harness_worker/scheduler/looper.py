@@ -88,6 +88,12 @@ class Shared:
     _skipped: set[UUID] = field(default_factory=set)
     _skipped_until: float = 0.0
 
+    def signals(self) -> Channel | None:
+        """Return the channel by which worker processes are told; None where there is none."""
+        if self.channel is None and self.redis is not None:
+            self.channel = Channel(self.redis, self.settings.redis.prefix)
+        return self.channel
+
     def ask_again(self, in_s: float) -> None:
         """Ask for the next tick in `in_s` at the latest."""
         self.again_in_s = in_s if self.again_in_s is None else min(self.again_in_s, in_s)

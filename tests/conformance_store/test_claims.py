@@ -48,6 +48,8 @@ async def test_a_batch_of_claims_answers_each_on_its_own(play):
     assert await play.try_claim(ids[1], 1) is not None
     wants = [Want(play.tenant_id, run_id, 1, uuid4()) for run_id in ids]
     first, second, third = await claim(play.db, wants, worker=play.worker, hold_s=900)
+    assert first is not None
+    assert third is not None
     assert (first.run.id, second, third.run.id) == (ids[0], None, ids[2])
     assert first.run.claim_id == wants[0].claim_id
 

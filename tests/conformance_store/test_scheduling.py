@@ -19,6 +19,7 @@ from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
+from harness_worker.scheduler.looper import Loop
 from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.wake import WakeLoop
 from harness_worker.throttles import Throttles
@@ -140,7 +141,7 @@ async def test_a_parent_waits_for_its_children_and_goes_on(play):
     await play.step(parent, ToolsWaiting(waits))
     assert await play.status(parent) is Status.WAITING_CHILDREN
     shared = await play.shared()
-    loops = [CancelLoop(shared), WakeLoop(shared), AdmitLoop(shared)]
+    loops: list[Loop] = [CancelLoop(shared), WakeLoop(shared), AdmitLoop(shared)]
     for child in children:
         await tick_all(shared, loops)
         assert await play.status(parent) is Status.WAITING_CHILDREN

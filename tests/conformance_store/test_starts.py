@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -29,6 +30,7 @@ from harness_common.store.claim import load_history
 from harness_common.store.effects import CallKey, list_unknown, read_call
 from harness_common.store.lineage import read_lineage
 from harness_worker.scheduler.admit import AdmitLoop
+from harness_worker.scheduler.looper import Loop
 from harness_worker.scheduler.release import ReleaseLoop
 from tests.conformance_store.board import Board, make_tenant, tick_all
 from tests.store.play import WHEN, ran, say
@@ -93,7 +95,7 @@ async def test_a_session_has_one_run_at_a_time_and_remembers(play):
     second = await play.start("and now?", session_id=session, on_busy="enqueue")
     assert await play.status(second) is Status.QUEUED
     shared = await play.shared()
-    loops = [ReleaseLoop(shared), AdmitLoop(shared)]
+    loops: list[Loop] = [ReleaseLoop(shared), AdmitLoop(shared)]
     await tick_all(shared, loops)
     assert await play.status(second) is Status.QUEUED, "the first one is still going"
     await play.step(first, say("hello Ann"))
@@ -102,7 +104,7 @@ async def test_a_session_has_one_run_at_a_time_and_remembers(play):
     assert run.state.status is Status.RUNNING
     assert run.prev_run_id == first
     past = await load_history(play.db, run)
-    assert [m.message.content[0].text for m in past] == ["my name is Ann", "hello Ann"]
+    assert [m.message.text() for m in past] == ["my name is Ann", "hello Ann"]
 
 
 async def test_a_message_for_a_busy_session_steers_or_interrupts_its_run(play):
@@ -115,6 +117,7 @@ async def test_a_message_for_a_busy_session_steers_or_interrupts_its_run(play):
     interrupted = await start_run(
         play.db, play.tenant_id, StartRun("a", "stop", session_id=session, on_busy="interrupt")
     )
+    assert interrupted.interrupted is not None
     assert interrupted.interrupted.run_id == first
     assert await play.status(first) is Status.CANCELLED
 
@@ -266,7 +269,7 @@ async def test_a_tenant_never_runs_more_than_it_may(db):
     play = Board(db, await make_tenant(db, "narrow", slots=3))
     await play.register(play.worker)
     ids = await asyncio.gather(*(play.start(f"run {n}") for n in range(10)))
-    shared, seen = await play.shared(), set()
+    shared, seen = await play.shared(), set[UUID]()
     while len(seen) < len(ids):
         running = [i for i in ids if await play.status(i) is Status.RUNNING]
         assert 0 < len(running) == await play.running() <= 3
