@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _FACTORIES: Final = ("providers", "embeddings", "blobs", "guardrails")
 BUILT_IN: Final[Mapping[str, frozenset[str]]] = {
     "embeddings": frozenset({"auto", "local", "openai", "none"}),
-    "blobs": frozenset({"file"}),
+    "blobs": frozenset({"file", "memory", "s3"}),
 }
 """Names that a plugin cannot have. Those of tools and providers are the worker's to say."""
 

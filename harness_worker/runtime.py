@@ -25,7 +25,7 @@ from redis.asyncio import Redis
 from harness_common import VERSION
 from harness_common.batch import Batcher
 from harness_common.blobs.registry import blobs_of
-from harness_common.broker.publish import Bell
+from harness_common.broker.publish import Rings
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.blob import Blobs
 from harness_common.contracts.embeddings import Embedder
@@ -34,9 +34,7 @@ from harness_common.contracts.stored import read_stored
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
-from harness_common.coord.redis import connect
 from harness_common.core.errors import Permanent
-from harness_common.core.liveness import heartbeat_timeout_s
 from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
 from harness_common.embeddings.registry import embedder_of
@@ -46,14 +44,13 @@ from harness_common.store import json_codec
 from harness_common.store.apply import Applied, Write, group_commit
 from harness_common.store.claim import Claimed, Tail, Want, claim
 from harness_common.store.db import Database
-from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
-from harness_common.store.schema_check import wait_for_schema
 from harness_common.store.secret_values import TenantSecrets
 from harness_common.store.skills import SkillCache
 from harness_worker.context.memory import ContextMemory
 from harness_worker.egress.client import Egress
+from harness_worker.ends import Ends, open_ends
 from harness_worker.mcp.entry import McpEntry, McpSource, Needs
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
@@ -160,11 +157,11 @@ class Runtime:
     name: str
     db: Database
     heart: Database
-    redis: Redis
+    redis: Redis | None
     leases: Leases
     channel: Channel
     live: LiveStream
-    bell: Bell
+    bell: Rings
     http: httpx.AsyncClient
     models: ModelRegistry
     catalog: Catalog
@@ -255,11 +252,6 @@ class Runtime:
         return spec
 
 
-def connection_name(worker: UUID) -> str:
-    """Name the Redis connection by which the scheduler sees that a process lives."""
-    return f"harness-worker-{worker.hex}"
-
-
 async def register(
     db: Database, settings: Settings, worker: UUID, name: str, plugins: Sequence[Loaded] = ()
 ) -> datetime:
@@ -281,51 +273,38 @@ async def register(
     return row_time(row)
 
 
-async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
+async def open_runtime(settings: Settings, bell: Rings, name: str) -> Runtime:
     """Connect to everything; waits for Postgres, does not need Redis to be there yet."""
     worker = (
         UUID(os.environ["HARNESS_INCARNATION"]) if "HARNESS_INCARNATION" in os.environ else uuid4()
     )
-    keyring = Keyring(load_keks(settings))
-    db = Database(
-        settings.database_login("system"),
-        settings.database,
-        name=f"harness {name}",
-        keyring=keyring,
-    )
-    await db.__aenter__()
-    await db.ready(60.0)
-    await wait_for_schema(db)
-    # The heartbeat has a connection of its own: busy steps must not make the process look dead.
-    limit_s = heartbeat_timeout_s(settings.database.timeout_s, settings.worker.lease_s)
-    one = settings.database.model_copy(update={"pool_min": 1, "pool_max": 1, "timeout_s": limit_s})
-    heart = Database(settings.database_login("system"), one, name=f"harness {name} heartbeat")
-    await heart.__aenter__()
-    redis = connect(
-        settings.require_redis_url(),
-        settings.redis,
-        name=connection_name(worker),
-        max_connections=256,
-    )
-    http = shared_client()
-    prefix = settings.redis.prefix
-    channel, clock = Channel(redis, prefix), PgClock()
+    ends = await open_ends(settings, bell, worker, name)
+    runtime = make_runtime(settings, ends, worker, name)
+    await start_runtime(runtime)
+    assert runtime.sandbox is not None
+    runtime.sandbox.start_in_background()
+    return runtime
+
+
+def make_runtime(settings: Settings, ends: Ends, worker: UUID, name: str) -> Runtime:
+    """Build the parts of a worker process on these ends."""
+    db, http, clock = ends.db, shared_client(), PgClock()
     egress = Egress(settings, partial(rules_of, db))
     registry = ToolRegistry.from_settings(settings, egress)
     plugins = adopt(discover(settings.plugins), registry)
     secrets = TenantSecrets(db, cache_s=settings.secrets.cache_s)
     mcp = mcp_source(settings, db, egress, secrets)
-    runtime = Runtime(
+    return Runtime(
         settings=settings,
         worker=worker,
         name=name,
         db=db,
-        heart=heart,
-        redis=redis,
-        leases=Leases(redis, prefix, settings.worker.lease_s),
-        channel=channel,
-        live=LiveStream(redis, prefix),
-        bell=bell,
+        heart=ends.heart,
+        redis=ends.redis,
+        leases=ends.leases,
+        channel=ends.channel,
+        live=ends.live,
+        bell=ends.bell,
         http=http,
         models=ModelRegistry(settings, http, merged(plugins, "providers")),
         catalog=Catalog(registry, [TenantTools(db, egress, secrets), mcp]),
@@ -338,8 +317,8 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
             alone_on=(psycopg.Error,),
         ),
         commits=group_commit(db),
-        throttles=Throttles(db, channel, clock.now),
-        breakers=Breakers(db, channel, clock.now, settings.tool),
+        throttles=Throttles(db, ends.channel, clock.now),
+        breakers=Breakers(db, ends.channel, clock.now, settings.tool),
         sandbox=WorkerSandbox(
             settings.sandbox,
             settings.data_dir.resolve(),
@@ -349,13 +328,18 @@ async def open_runtime(settings: Settings, bell: Bell, name: str) -> Runtime:
         secrets=secrets,
         clock=clock,
     )
-    runtime.clock.set(await register(heart, settings, worker, name, plugins))
-    await announce(heart, worker, runtime.catalog.local)
+
+
+async def start_runtime(runtime: Runtime) -> None:
+    """Announce the process and what it has."""
+    runtime.clock.set(
+        await register(
+            runtime.heart, runtime.settings, runtime.worker, runtime.name, runtime.plugins
+        )
+    )
+    await announce(runtime.heart, runtime.worker, runtime.catalog.local)
     runtime.throttles.deaf = runtime.breakers.deaf = True  # until the broadcasts are heard
     runtime.live.nudge()  # there is more room now
-    assert runtime.sandbox is not None
-    runtime.sandbox.start_in_background()
-    return runtime
 
 
 def mcp_source(
@@ -383,6 +367,7 @@ async def close_runtime(runtime: Runtime) -> None:
     await runtime.db.fetch("worker_leave", {"worker": runtime.worker})
     await runtime.http.aclose()
     await runtime.models.aclose()
-    await runtime.redis.aclose()
+    if runtime.redis is not None:
+        await runtime.redis.aclose()
     await runtime.heart.__aexit__()
     await runtime.db.__aexit__()

@@ -39,7 +39,7 @@ from harness_common.embedded import (
 )
 from harness_common.logins import derive
 from harness_common.settings import ApiSettings, Settings
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 from harness_common.store.migrate import migrate
 from harness_common.store.schema import metadata
 from tests.fakes.tenant import PEPPER, Tenant, make_tenant
@@ -130,7 +130,7 @@ async def db(database_url: str) -> AsyncIterator[Database]:
     async with Database(derive(database_url, "system")) as opened:
         await opened.ready()
         async with opened.connection() as conn:
-            await conn.execute(_EMPTY)
+            await pg(conn).execute(_EMPTY)
         yield opened
 
 

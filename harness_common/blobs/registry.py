@@ -1,7 +1,8 @@
 """Find the store of large bodies that the settings name.
 
-`HARNESS_BLOBS` is `file:` and a folder, or the name of a plugin's store, a colon and what that
-wants to know. To add one: write its file and add a line to `STORES`, or bring it in a plugin.
+`HARNESS_BLOBS` is `file:` and a folder, `s3:` and a bucket, `memory:` for what one process alone
+needs, or the name of a plugin's store, a colon and what that wants to know. To add one: write its
+file and add a line to `STORES`, or bring it in a plugin.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from harness_common.blobs.local import LocalBlobs
+from harness_common.blobs.memory import MemoryBlobs
+from harness_common.blobs.s3 import open_s3
 from harness_common.contracts.blob import Blobs
 from harness_common.core.errors import Invalid
 from harness_common.plugins import discover, part
@@ -34,7 +37,12 @@ def _file(where: str, settings: Settings) -> Blobs:
     return LocalBlobs(folder)
 
 
-STORES: Final[Mapping[str, Factory]] = {"file": _file}
+def _memory(where: str, settings: Settings) -> Blobs:
+    del where, settings
+    return MemoryBlobs()
+
+
+STORES: Final[Mapping[str, Factory]] = {"file": _file, "memory": _memory, "s3": open_s3}
 
 
 def blobs_of(settings: Settings) -> Blobs:

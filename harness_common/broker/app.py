@@ -10,25 +10,16 @@ from __future__ import annotations
 from typing import Any, Final
 
 from celery import Celery
-from kombu.entity import Exchange, Queue
 
+from harness_common.broker.queues import STEP_TASK, is_amqp, step_queue
 from harness_common.redis_url import is_sentinel, parse_sentinel
 from harness_common.settings import Settings, settings
 
-STEP_TASK: Final = "harness.step"
-PRIORITY_STEPS: Final = (0, 3, 6, 9)
-_LOWEST: Final = 9
+__all__ = ["PRIORITY_STEPS", "STEP_TASK", "app", "celery_config", "make_app", "step_queue"]
+
 _TRANSPORTS: Final = "harness_common.broker.redis_transport"
 
-
-def step_queue(name: str) -> Queue:
-    """Declare a queue of doorbells. Whoever rings and whoever listens declare it alike."""
-    return Queue(name, Exchange(name), routing_key=name, queue_arguments={"x-max-priority": 10})
-
-
-def is_amqp(broker_url: str) -> bool:
-    """Tell whether doorbells go over RabbitMQ, where the highest number goes first."""
-    return broker_url.startswith(("amqp", "pyamqp"))
+PRIORITY_STEPS: Final = (0, 3, 6, 9)
 
 
 def _of_broker(broker_url: str, config: Settings) -> dict[str, Any]:
@@ -89,11 +80,6 @@ def celery_config(config: Settings) -> dict[str, Any]:
         "task_publish_retry_policy": {"max_retries": 1, "interval_start": 0, "interval_max": 0.2},
         "timezone": "UTC",
     }
-
-
-def wire_priority(app: Celery, priority: int) -> int:
-    """Return the priority as the broker counts: for us, as in Redis, 0 goes first."""
-    return _LOWEST - priority if is_amqp(str(app.conf.broker_url)) else priority
 
 
 def make_app(config: Settings) -> Celery:

@@ -11,14 +11,14 @@ import queue
 import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 from uuid import UUID
 
 import structlog
 from celery import Celery
 from kombu.messaging import Producer
 
-from harness_common.broker.app import STEP_TASK, is_amqp, step_queue, wire_priority
+from harness_common.broker.queues import STEP_TASK, is_amqp, step_queue, wire_priority
 from harness_common.core.ids import encode
 from harness_common.telemetry.traces import Place, Span, harmless, run_span, trace_of, traces
 
@@ -58,6 +58,18 @@ class Doorbell:
             f"({encode('run', self.run_id)}, {step}v{self.version}, "
             f"{encode('tenant', self.tenant_id)})"
         )
+
+
+class Rings(Protocol):
+    """Whoever rings doorbells: `Bell` over the broker, or within one process."""
+
+    def ring(self, bell: Doorbell) -> None:
+        """Send one doorbell soon; never raises and never waits."""
+        ...
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Send what is queued, for at most `timeout_s`."""
+        ...
 
 
 class Bell:

@@ -26,7 +26,7 @@ from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from harness_common.cancelled import cancel_kept
-from harness_common.core.errors import Transient
+from harness_common.core.errors import Permanent, Transient
 from harness_common.crypto.aead import KeyMissing
 from harness_common.settings import DatabaseSettings
 from harness_common.store import json_codec
@@ -56,13 +56,60 @@ class Opener(Protocol):
         ...
 
 
-class Connection(psycopg.AsyncConnection[DictRow]):
+Statement = tuple[str, Mapping[str, Any]]
+"""The name of a statement (a file of `store/sql`) and its parameters."""
+
+
+class Connection(Protocol):
+    """The seam of the store: whoever runs the statements of `store/sql` by their names is a store.
+
+    `PgConnection` sends them to Postgres; `store.memory` does the same in this process.
+    """
+
+    keyring: Opener | None
+    tenant_id: UUID | None
+
+    async def run(self, statements: Sequence[Statement], timeout_s: float) -> list[list[Row]]:
+        """Run statements in order, in one round trip; each sees what those before it did. Outside a
+        transaction they are one.
+        """
+        ...
+
+
+class PgConnection(psycopg.AsyncConnection[DictRow]):
     """A connection that knows who opens what is encrypted, and the tenant it is bound to now."""
 
     keyring: Opener | None = None
     tenant_id: UUID | None = None
 
+    async def run(self, statements: Sequence[Statement], timeout_s: float) -> list[list[Row]]:
+        """Run statements as `Connection.run` says; several go through psycopg's pipeline."""
+        cursors = [self.cursor(binary=True) for _ in statements]
 
+        async def send() -> None:
+            async with self.pipeline():
+                for cursor, (name, params) in zip(cursors, statements, strict=True):
+                    await cursor.execute(sql(name), params)
+
+        if len(statements) == 1:
+            name, params = statements[0]
+            await bounded(self, cursors[0].execute(sql(name), params), timeout_s)
+        else:
+            await bounded(self, send(), timeout_s)
+        return [await c.fetchall() if c.description else [] for c in cursors]
+
+
+def pg(conn: Connection) -> PgConnection:
+    """Return a connection to Postgres for what is no statement of `store/sql`; raises `Permanent`
+    where the store is another.
+    """
+    if not isinstance(conn, PgConnection):
+        raise Permanent("this needs Postgres; the store of this process is another", code=NOT_HERE)
+    return conn
+
+
+NOT_HERE: Final = "NEEDS_POSTGRES"
+"""The code of what another store than Postgres does not do."""
 _WRONG_SERVER: Final = (
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, in the middle of a fail-over
     psycopg.errors.FeatureNotSupported,  # a plan prepared before a migration
@@ -97,7 +144,7 @@ def sql(name: str) -> bytes:
     return "\n".join(line for line in lines if not line.startswith("--")).encode()
 
 
-def _still_open(conn: Connection) -> bool:
+def _still_open(conn: PgConnection) -> bool:
     """Tell whether the server has closed a pooled connection, without asking the server.
 
     An idle connection has nothing to read; one that has carries the server's goodbye.
@@ -128,9 +175,9 @@ class Database:
         self.keyring, self._bound = keyring, bound
         self.config = config or DatabaseSettings()
         self.timeout_s = self.config.timeout_s
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        self._pool: AsyncConnectionPool[PgConnection] = AsyncConnectionPool(
             url,
-            connection_class=Connection,
+            connection_class=PgConnection,
             configure=self._configure,
             min_size=self.config.pool_min,
             max_size=self.config.pool_max,
@@ -161,7 +208,7 @@ class Database:
     async def __aexit__(self, *_: object) -> None:
         await self._pool.close(timeout=2.0)
 
-    async def _configure(self, conn: Connection) -> None:
+    async def _configure(self, conn: PgConnection) -> None:
         conn.keyring = self.keyring
         if self._bound:
             await self._require_bound(conn)
@@ -173,7 +220,7 @@ class Database:
         except PoolTimeout as error:
             raise DatabaseUnavailable(f"no connection to Postgres in {timeout_s} s") from error
 
-    async def _require_bound(self, conn: Connection) -> None:
+    async def _require_bound(self, conn: PgConnection) -> None:
         """Refuse a new connection whose login may see every tenant; the pool tries again."""
         (row,) = await run_sql(conn, "bound", {}, self.timeout_s)
         if row["bound"]:
@@ -192,6 +239,11 @@ class Database:
 
         Raises `DatabaseUnavailable` for anything that is the database's or the network's fault.
         """
+        async with self._lent() as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[PgConnection]:
         try:
             with cancel_kept():
                 conn = await self._lend()
@@ -207,7 +259,7 @@ class Database:
         except _WRONG_SERVER as error:
             raise DatabaseUnavailable(str(error).strip()[:300]) from error
 
-    async def _lend(self) -> Connection:
+    async def _lend(self) -> PgConnection:
         """Take a connection that is still open; what a restarted server left behind is dropped."""
         while True:
             conn = await self._pool.getconn()
@@ -229,7 +281,7 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction that spans tenants: for workers, the scheduler and start-up only."""
-        async with self.connection() as conn, _transaction(conn, "BEGIN", self.timeout_s):
+        async with self._lent() as conn, _transaction(conn, "BEGIN", self.timeout_s):
             yield conn
 
     @asynccontextmanager
@@ -243,7 +295,7 @@ class Database:
             f"BEGIN; SELECT set_config('app.tenant', '{tenant_id}', true), "
             "set_config('synchronous_commit', 'on', true)"
         )
-        async with self.connection() as conn, _transaction(conn, begin, self.timeout_s):
+        async with self._lent() as conn, _transaction(conn, begin, self.timeout_s):
             conn.tenant_id = tenant_id
             try:
                 yield conn
@@ -252,7 +304,7 @@ class Database:
 
 
 @asynccontextmanager
-async def _transaction(conn: Connection, begin: str, timeout_s: float) -> AsyncIterator[None]:
+async def _transaction(conn: PgConnection, begin: str, timeout_s: float) -> AsyncIterator[None]:
     """BEGIN … COMMIT, each within `timeout_s`. `begin` may hold more than one statement."""
     await bounded(conn, conn.execute(begin.encode()), timeout_s)
     try:
@@ -264,7 +316,7 @@ async def _transaction(conn: Connection, begin: str, timeout_s: float) -> AsyncI
     await bounded(conn, conn.execute(b"COMMIT"), timeout_s)
 
 
-async def bounded(conn: Connection, work: Awaitable[T], timeout_s: float) -> T:
+async def bounded(conn: PgConnection, work: Awaitable[T], timeout_s: float) -> T:
     """Await `work` on `conn` for at most `timeout_s`; a connection that hangs is cut and reported.
 
     The socket is shut down under psycopg, which then sees a closed connection at once. Cancelling
@@ -290,18 +342,10 @@ async def bounded(conn: Connection, work: Awaitable[T], timeout_s: float) -> T:
 
 
 async def run_together(
-    conn: Connection, statements: Sequence[tuple[str, Mapping[str, Any]]], timeout_s: float
+    conn: Connection, statements: Sequence[Statement], timeout_s: float
 ) -> list[list[Row]]:
     """Run several SQL files in order in one round trip; each sees what those before it did."""
-    cursors = [conn.cursor(binary=True) for _ in statements]
-
-    async def send() -> None:
-        async with conn.pipeline():
-            for cursor, (name, params) in zip(cursors, statements, strict=True):
-                await cursor.execute(sql(name), params)
-
-    await bounded(conn, send(), timeout_s)
-    results = [await c.fetchall() if c.description else [] for c in cursors]
+    results = await conn.run(statements, timeout_s)
     for rows, (name, params) in zip(results, statements, strict=True):
         await open_rows(conn, rows, timeout_s, name=name, params=params)
     return results
@@ -311,10 +355,7 @@ async def run_sql(
     conn: Connection, name: str, params: Mapping[str, Any], timeout_s: float
 ) -> list[Row]:
     """Run the SQL file `name` on `conn`."""
-    cursor = conn.cursor(binary=True)
-    await bounded(conn, cursor.execute(sql(name), params), timeout_s)
-    rows = await cursor.fetchall() if cursor.description else []
-    await open_rows(conn, rows, timeout_s, name=name, params=params)
+    (rows,) = await run_together(conn, [(name, params)], timeout_s)
     return rows
 
 

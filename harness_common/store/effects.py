@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
-from sqlalchemy import func, select
-
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.keyring import writing_key
-from harness_common.store.schema import tool_calls
 from harness_common.store.sealed import seal_text
 
 ResolvedAs = Literal["succeeded", "failed", "run_again"]
@@ -131,14 +127,7 @@ async def resolve_in(
     }
     if not await run_sql(conn, "effect_resolve", params, timeout_s):
         raise _not_unknown(key, await read_call_in(conn, tenant_id, key, timeout_s))
-    c = tool_calls.c
-    query = select(func.count().label("n")).where(
-        c.tenant_id == tenant_id,
-        c.run_id == key.run_id,
-        c.step == key.step,
-        c.status == CallStatus.UNKNOWN.value,
-    )
-    (left,) = await run_core(conn, query, timeout_s)
+    (left,) = await run_sql(conn, "effects_left", key.params(tenant_id), timeout_s)
     return int(left["n"])
 
 

@@ -22,10 +22,8 @@ from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.schema import (
     agents,
     artifacts,
-    checkpoints,
     messages,
     runs,
-    tool_calls,
     workers,
 )
 
@@ -222,8 +220,8 @@ async def read_progress(db: Database, tenant_id: UUID, run_ids: Sequence[UUID]) 
 
 
 async def _require_run(conn: Connection, tenant_id: UUID, run_id: UUID, timeout_s: float) -> None:
-    query = select(runs.c.id).where(runs.c.tenant_id == tenant_id, runs.c.id == run_id)
-    if not await run_core(conn, query, timeout_s):
+    params = {"tenant_id": tenant_id, "run_id": run_id}
+    if not await run_sql(conn, "run_exists", params, timeout_s):
         raise no_run(run_id)
 
 
@@ -231,21 +229,10 @@ async def read_checkpoints(
     db: Database, tenant_id: UUID, run_id: UUID, *, after: int, limit: int
 ) -> list[Row]:
     """Return checkpoints in order, of steps greater than `after`; raises `NotFound` for the run."""
-    c = checkpoints.c
-    query = (
-        select(
-            *(c.step, c.version, c.kind, c.delta, c.snapshot.is_not(None).label("has_snapshot")),
-            *(c.worker, workers.c.name.label("worker_name"), c.fence, c.attempt),
-            *(c.started_at, c.created_at),
-        )
-        .outerjoin(workers, workers.c.incarnation == c.worker)
-        .where(c.tenant_id == tenant_id, c.run_id == run_id, c.step > after)
-        .order_by(c.step)
-        .limit(limit)
-    )
+    params = {"tenant_id": tenant_id, "run_id": run_id, "after": after, "limit": limit}
     async with db.tenant_transaction(tenant_id) as conn:
         await _require_run(conn, tenant_id, run_id, db.timeout_s)
-        return await run_core(conn, query, db.timeout_s)
+        return await run_sql(conn, "run_checkpoints", params, db.timeout_s)
 
 
 async def read_answers(
@@ -295,33 +282,23 @@ async def read_tool_calls(
     limit: int,
 ) -> list[Row]:
     """Return the ledger in order, after the call (step, index); raises `NotFound` for the run."""
-    c = tool_calls.c
-    query = select(tool_calls).where(
-        c.tenant_id == tenant_id,
-        c.run_id == run_id,
-        or_(c.step > after[0], and_(c.step == after[0], c.idx > after[1])),
-    )
-    if to_step is not None:
-        query = query.where(c.step <= to_step)
+    params = {
+        "tenant_id": tenant_id, "run_id": run_id, "after_step": after[0], "after_idx": after[1],
+        "to_step": to_step, "limit": limit,
+    }  # fmt: skip
     async with db.tenant_transaction(tenant_id) as conn:
         await _require_run(conn, tenant_id, run_id, db.timeout_s)
-        return await run_core(conn, query.order_by(c.step, c.idx).limit(limit), db.timeout_s)
+        return await run_sql(conn, "run_calls", params, db.timeout_s)
 
 
 async def read_messages(
     db: Database, tenant_id: UUID, run_id: UUID, *, after: int, limit: int
 ) -> list[Row]:
     """Return a run's own messages in order; raises `NotFound` for the run."""
-    c = messages.c
-    query = (
-        select(c.n, c.step, c.role, c.trust, c.body)
-        .where(c.tenant_id == tenant_id, c.run_id == run_id, c.n > after)
-        .order_by(c.n)
-        .limit(limit)
-    )
+    params = {"tenant_id": tenant_id, "run_id": run_id, "after": after, "limit": limit}
     async with db.tenant_transaction(tenant_id) as conn:
         await _require_run(conn, tenant_id, run_id, db.timeout_s)
-        return await run_core(conn, query, db.timeout_s)
+        return await run_sql(conn, "run_messages", params, db.timeout_s)
 
 
 async def read_messages_of_steps(

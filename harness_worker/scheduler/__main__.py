@@ -8,6 +8,8 @@ import sys
 
 import uvloop
 
+from harness_common.broker.app import app
+from harness_common.broker.publish import Bell
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
 from harness_common.telemetry.start import start_traces
@@ -28,7 +30,7 @@ async def _main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, scheduler.stop)
     try:
-        await scheduler.run()
+        await scheduler.run(Bell(app))
     finally:
         await asyncio.to_thread(traces.stop)
 

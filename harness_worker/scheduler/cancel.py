@@ -9,7 +9,6 @@ from __future__ import annotations
 import structlog
 
 from harness_common.commands import cancel_run
-from harness_common.coord.channel import Channel
 from harness_common.core.errors import HarnessError
 from harness_common.core.ids import encode
 from harness_worker.scheduler.looper import Look, Shared
@@ -24,7 +23,7 @@ class CancelLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._channel = Channel(shared.redis, shared.settings.redis.prefix)
+        self._channel = shared.signals()
 
     async def run_once(self, look: Look) -> int:
         """Ask every forsaken child to stop, up to a batch."""
@@ -46,7 +45,7 @@ class CancelLoop:
                 shared.skip(row["run_id"])
                 continue
             stopped += 1
-            if asked.claimed_by is not None:
+            if asked.claimed_by is not None and self._channel is not None:
                 await self._channel.cancel(asked.claimed_by, row["run_id"])
         shared.count("children_cancelled", stopped)
         return stopped

@@ -12,7 +12,6 @@ from typing import Final
 import psycopg
 import structlog
 
-from harness_common.coord.channel import Channel
 from harness_common.core.errors import Conflict, HarnessError
 from harness_common.core.ids import encode
 from harness_common.core.schedule import Outcome
@@ -35,7 +34,7 @@ class CronLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._channel = Channel(shared.redis, shared.settings.redis.prefix)
+        self._channel = shared.signals()
 
     async def run_once(self, look: Look) -> int:
         """Fire what is due, as far as the time of a tick goes."""
@@ -93,7 +92,7 @@ class CronLoop:
         if fired.run is not None and fired.run.doorbell is not None:
             shared.bell.ring(fired.run.doorbell)
         for run_id, worker in fired.stopped:
-            if worker is not None:
+            if worker is not None and self._channel is not None:
                 try:
                     async with asyncio.timeout(REDIS_PATIENCE_S):
                         await self._channel.cancel(worker, run_id)

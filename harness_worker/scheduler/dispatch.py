@@ -71,13 +71,14 @@ class DispatchLoop:
 
     async def _broker_forgot(self) -> bool:
         """Tell whether Redis lost our marker: then it lost the queues as well."""
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+        redis = self._shared.redis
+        if redis is None or time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return False
         self._looked_at = time.monotonic()
         try:
             async with asyncio.timeout(REDIS_PATIENCE_S):
                 term = str(self._shared.term)
-                missing = await self._shared.redis.set(self._marker, term, nx=True)
+                missing = await redis.set(self._marker, term, nx=True)
         except RedisFault:
             self._reachable = False
             return False

@@ -17,7 +17,8 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from harness_common.broker.publish import Bell, Doorbell
+from harness_common.broker.publish import Doorbell, Rings
+from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.core.errors import Conflict, HarnessError
 from harness_common.core.ids import encode
@@ -75,15 +76,24 @@ class Shared:
 
     settings: Settings
     db: Database
-    redis: Redis
+    redis: Redis | None
+    """None in a process that is alone: there is no connection to miss and no broker to forget."""
     leases: Leases
-    bell: Bell
+    bell: Rings
     term: int = 0
+    channel: Channel | None = None
+    """How workers are told; None: over `redis`."""
     counts: dict[str, int] = field(default_factory=dict)
     again_in_s: float | None = None
     """How soon some loop wants the next tick."""
     _skipped: set[UUID] = field(default_factory=set)
     _skipped_until: float = 0.0
+
+    def signals(self) -> Channel | None:
+        """Return the channel by which worker processes are told; None where there is none."""
+        if self.channel is None and self.redis is not None:
+            self.channel = Channel(self.redis, self.settings.redis.prefix)
+        return self.channel
 
     def ask_again(self, in_s: float) -> None:
         """Ask for the next tick in `in_s` at the latest."""

@@ -107,10 +107,13 @@ class ReapLoop:
 
     async def _connected(self) -> set[UUID] | None:
         """Return the worker processes that Redis is connected to; None when Redis cannot say."""
+        redis = self._shared.redis
+        if redis is None:
+            return None
         try:
             async with asyncio.timeout(REDIS_PATIENCE_S):
-                info = await self._shared.redis.info("server")
-                clients: list[dict[str, Any]] = await self._shared.redis.client_list()
+                info = await redis.info("server")
+                clients: list[dict[str, Any]] = await redis.client_list()
         except RedisFault:
             self._redis_changed_at = time.monotonic()
             return None

@@ -10,12 +10,12 @@ import os
 import platform
 import random
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 import structlog
 
-from harness_common.broker.app import app
-from harness_common.broker.publish import Bell
+from harness_common.broker.publish import Bell, Rings
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.redis import RedisFault, connect
@@ -105,44 +105,64 @@ class Scheduler:
         self._stop.set()
         self._nudged.set()
 
-    async def run(self) -> None:
-        """Run until `stop`."""
+    async def run(self, bell: Rings) -> None:
+        """Run until `stop`, and close the bell."""
         settings = self._settings
         keyring = Keyring(load_keks(settings))
         db = Database(
             settings.database_login("system"), settings.database, name=self.name, keyring=keyring
         )
         redis = connect(settings.require_redis_url(), settings.redis, name="harness-scheduler")
-        bell = Bell(app)
         async with db:
             await db.ready(60.0)
             await wait_for_schema(db)
+            channel = Channel(redis, settings.redis.prefix)
             shared = Shared(
                 settings, db, redis,
                 Leases(redis, settings.redis.prefix, settings.worker.lease_s), bell,
+                channel=channel,
             )  # fmt: skip
-            leadership = Leadership(db, uuid4(), self.name, settings.scheduler.leader_ttl_s)
-            listening = asyncio.create_task(self._listen(Channel(redis, settings.redis.prefix)))
             told = settings.telemetry
             platform_metrics = PlatformMetrics(
                 db, asyncio.get_running_loop(), settings.worker.lease_s
             )
             metrics.REGISTRY.register(platform_metrics)
-            metrics.doorbells_lost.set_function(lambda: bell.lost)
+            if isinstance(bell, Bell):
+                metrics.doorbells_lost.set_function(lambda: bell.lost)
             hide = serve(metrics.REGISTRY, told.metrics_host, told.scheduler_metrics_port)
             try:
-                await self._lead(shared, leadership, platform_metrics)
+                await self.serve(shared, channel, led=platform_metrics.lead)
             finally:
                 await asyncio.to_thread(hide)
                 metrics.REGISTRY.unregister(platform_metrics)
-                listening.cancel()
-                with contextlib.suppress(DatabaseUnavailable):
-                    await leadership.resign()
                 await asyncio.to_thread(bell.close)
                 await redis.aclose()
 
+    async def serve(
+        self,
+        shared: Shared,
+        channel: Channel,
+        loops: Callable[[Shared], list[Loop]] = make_loops,
+        *,
+        led: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """Lead or stand by until `stop`, over what another has opened; `led` hears which."""
+        ttl_s = self._settings.scheduler.leader_ttl_s
+        leadership = Leadership(shared.db, uuid4(), self.name, ttl_s)
+        listening = asyncio.create_task(self._listen(channel))
+        try:
+            await self._lead(shared, leadership, loops, led)
+        finally:
+            listening.cancel()
+            with contextlib.suppress(DatabaseUnavailable):
+                await leadership.resign()
+
     async def _lead(
-        self, shared: Shared, leadership: Leadership, platform_metrics: PlatformMetrics
+        self,
+        shared: Shared,
+        leadership: Leadership,
+        make: Callable[[Shared], list[Loop]],
+        led: Callable[[bool], None],
     ) -> None:
         config = self._settings.scheduler
         loops: list[Loop] = []
@@ -156,8 +176,8 @@ class Scheduler:
                     renew_at = time.monotonic() + config.leader_ttl_s / 4
                     if term is not None and term != was:
                         log.info("leader.elected", term=term, name=self.name)
-                        shared.term, loops = term, make_loops(shared)
-                    platform_metrics.lead(term is not None)
+                        shared.term, loops = term, make(shared)
+                    led(term is not None)
                 if leadership.term is None:
                     pause_s = config.leader_ttl_s / 4
                 else:
@@ -168,11 +188,11 @@ class Scheduler:
             except Conflict as error:
                 log.warning("leader.deposed", error=error.message)
                 leadership.term, renew_at = None, 0.0
-                platform_metrics.lead(False)
+                led(False)
             except DatabaseUnavailable as error:
                 log.warning("scheduler.database_unavailable", error=str(error))
                 leadership.term, renew_at = None, 0.0
-                platform_metrics.lead(False)
+                led(False)
                 pause_s = 0.5 + random.random()
             await self._sleep(pause_s)
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
 
-from harness_common.broker.publish import Bell
+from harness_common.broker.publish import Rings
 from harness_common.contracts.blob import Blobs
 from harness_common.contracts.sandbox import Sandbox
 from harness_common.contracts.skill import PinnedSkill
@@ -166,7 +166,7 @@ class ToolScope:
     started_at: datetime
     held: HeldRun
     live: LiveStream
-    bell: Bell
+    bell: Rings
     breakers: Breakers
     policy: PolicyView
     secrets: TenantSecrets

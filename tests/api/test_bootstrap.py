@@ -9,7 +9,7 @@ import pytest
 from harness_common.settings import Settings
 from harness_common.store import keys
 from harness_common.store.bootstrap import bootstrap
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def bare(config: Settings) -> Settings:
 
 async def count(db: Database, table: str) -> int:
     async with db.connection() as conn:
-        row = await (await conn.execute(f"SELECT count(*) AS n FROM {table}")).fetchone()
+        row = await (await pg(conn).execute(f"SELECT count(*) AS n FROM {table}")).fetchone()
     assert row is not None
     return int(row["n"])
 

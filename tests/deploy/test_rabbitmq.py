@@ -9,8 +9,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from harness_common.broker.app import celery_config, make_app, step_queue, wire_priority
+from harness_common.broker.app import celery_config, make_app
 from harness_common.broker.publish import Bell, Doorbell
+from harness_common.broker.queues import step_queue, wire_priority
 from harness_common.settings import Settings
 from tests.deploy.rabbit import Rabbit
 from tests.e2e.stack import Stack

@@ -13,7 +13,7 @@ from harness_common.store import keys
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database, Row, pg
 
 PEPPER = b"a pepper for tests"
 ROLES = ("viewer", "operator", "approver", "admin")
@@ -50,7 +50,7 @@ class Tenant:
 async def make_tenant(db: Database, name: str, *, granted: int = 100) -> Tenant:
     async with db.transaction() as conn:
         row = await ensure_tenant(conn, Settings(), name, db.timeout_s)
-        await conn.execute(
+        await pg(conn).execute(
             "UPDATE tenant_slots SET max_running = %s, granted = %s WHERE tenant_id = %s",
             (granted, granted, row["tenant_id"]),
         )

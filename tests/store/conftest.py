@@ -25,7 +25,7 @@ from harness_common.embedded import (
 )
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 from harness_common.store.migrate import migrate
 from harness_common.store.schema import metadata
 from tests.store.play import Play, make_tenant
@@ -76,7 +76,7 @@ async def db(database_url: str) -> AsyncIterator[Database]:
         await opened.ready()
         yield opened
         async with opened.connection() as conn:
-            await conn.execute(EMPTY)
+            await pg(conn).execute(EMPTY)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from harness_common.cancelled import cancel_kept
 from harness_common.coord.redis import connect
 from harness_common.embedded import EmbeddedValkey
 from harness_common.settings import RedisSettings
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def test_redis_loses_no_cancel(valkey: EmbeddedValkey) -> None:
 async def test_postgres_loses_no_cancel(db: Database) -> None:
     async def ask() -> None:
         async with db.connection() as conn:
-            await conn.execute("SELECT 1")
+            await pg(conn).execute("SELECT 1")
 
     await ask()
     assert await lost_cancels(ask) == []
@@ -55,7 +55,7 @@ async def test_a_cancel_is_not_taken_for_an_error_of_postgres(db: Database) -> N
     async def ask() -> None:
         try:
             async with db.connection() as conn, asyncio.TaskGroup():
-                await conn.execute("SELECT pg_sleep(10)")
+                await pg(conn).execute("SELECT pg_sleep(10)")
         except Exception as error:
             raise AssertionError(f"{error!r} hides the cancel") from error
 

@@ -18,7 +18,7 @@ from harness_common.core.inputs import OwnerLost
 from harness_common.core.run import Status
 from harness_common.settings import DatabaseSettings
 from harness_common.store.apply import NextClaim, lock_run
-from harness_common.store.db import Database, DatabaseUnavailable
+from harness_common.store.db import Database, DatabaseUnavailable, pg
 from tests.fakes.cut_proxy import CutProxy
 from tests.store.play import ran, say, sql
 
@@ -165,7 +165,7 @@ async def timed(work) -> float:
 
 async def in_transaction(far: Database) -> None:
     async with far.transaction() as conn:
-        await conn.execute("SELECT 1")
+        await pg(conn).execute("SELECT 1")
 
 
 @pytest.mark.parametrize("kind", ["fetch", "transaction", "tenant transaction", "commit"])

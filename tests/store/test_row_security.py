@@ -17,7 +17,7 @@ from harness_common import store
 from harness_common.embedded import create_database, drop_database
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, DatabaseUnavailable, run_sql, sqlalchemy_url
+from harness_common.store.db import Database, DatabaseUnavailable, pg, run_sql, sqlalchemy_url
 from harness_common.store.db import sql as statement_of
 from harness_common.store.migrate import alembic_config, migrate
 from tests.store.play import make_tenant
@@ -211,7 +211,7 @@ def test_only_a_tenant_that_runs_the_platform_changes_its_limits(owner):
 
 async def keys_of(db: Database) -> list:
     async with db.connection() as conn:
-        return await (await conn.execute("SELECT * FROM api_keys")).fetchall()
+        return await (await pg(conn).execute("SELECT * FROM api_keys")).fetchall()
 
 
 async def test_a_key_is_found_by_its_public_part_and_in_no_other_way(db, api_url, owner):
@@ -249,13 +249,13 @@ async def left_behind(db: Database) -> tuple[str, int]:
             "SELECT coalesce(current_setting('app.tenant', true), '') AS tenant, "
             "(SELECT count(*) FROM agents) AS agents, pg_backend_pid() AS pid"
         )
-        (row,) = await (await conn.execute(query)).fetchall()
+        (row,) = await (await pg(conn).execute(query)).fetchall()
         return row["tenant"], row["agents"]
 
 
 async def agents_in(db: Database, tenant_id) -> int:
     async with db.tenant_transaction(tenant_id) as conn:
-        (row,) = await (await conn.execute("SELECT count(*) AS n FROM agents")).fetchall()
+        (row,) = await (await pg(conn).execute("SELECT count(*) AS n FROM agents")).fetchall()
         return int(row["n"])
 
 

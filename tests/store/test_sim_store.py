@@ -50,7 +50,7 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.apply import NextClaim, StepRecord, Write, apply
 from harness_common.store.claim import Want, claim
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_worker.scheduler.wake import inputs_when_due
 from tests.sim import api
@@ -490,7 +490,7 @@ async def play_both(db: Database, seed: int, mutate: str = "") -> Both:
     """Play one sequence; raises `AssertionError` where the sides differ."""
     rng = Random(seed)
     async with db.connection() as conn:
-        await conn.execute("; ".join(f"DELETE FROM {table}" for table in EMPTY))
+        await pg(conn).execute("; ".join(f"DELETE FROM {table}" for table in EMPTY))
     tenant_id = await make_tenant(db, max_running=2, granted=2)
     both = Both(db, tenant_id, rng, mutate)
     commands: list[Callable[[], Awaitable[None]]] = [

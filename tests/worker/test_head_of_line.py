@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.service import look_once
@@ -51,7 +51,7 @@ async def test_the_answer_of_a_standby_does_not_end_the_heartbeat(database_url):
     async with Database(database_url, DatabaseSettings(pool_min=1, pool_max=1)) as db:
         runtime = await make_runtime(db)
         async with db.connection() as conn:
-            await conn.execute("SET default_transaction_read_only = on")
+            await pg(conn).execute("SET default_transaction_read_only = on")
         async with beating(runtime) as task:
             await asyncio.sleep(0.6)
             assert not task.done(), repr(task.exception())

@@ -107,8 +107,8 @@ async def test_the_store_of_a_plugin_keeps_artifacts(folder, play, db, tmp_path)
     assert (await read_artifact(db, blobs, play.tenant_id, made))[1] == b"hello"
     assert vars(blobs)["where"] == "bucket/7"
     assert list(tmp_path.glob("blobs/*")) == []
-    with pytest.raises(Invalid, match="known are acme, file"):
-        blobs_of(Settings(blobs="s3://b"))
+    with pytest.raises(Invalid, match="known are acme, file, memory, s3"):
+        blobs_of(Settings(blobs="gcs://b"))
     with pytest.raises(Invalid, match="whole path"):
         blobs_of(Settings(blobs="file:relative"))
     digest = await blobs_of(Settings(blobs=f"file://{tmp_path}/b")).put(b"x")

@@ -1,0 +1,520 @@
+"""What the scheduler's loops read and write: slots, timers, doorbells, processes and leadership."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from harness_common.core.lease import quarantine_of
+from harness_common.store import json_codec
+from harness_common.store.db import Row
+from harness_common.store.memory.commit import TERMINAL
+from harness_common.store.memory.tables import Params, Tables, as_json
+
+_SUSPECT: Final = 2
+_LEADER: Final = "scheduler"
+
+
+def look(t: Tables, p: Params) -> list[Row]:
+    """Read what the loops may have to do."""
+    now = t.clock()
+    queued = list(t.runs.where(status="queued"))
+    due = min((r["wake_at"] for r in t.runs if r["wake_at"] is not None), default=None)
+    silent = now - timedelta(seconds=p["lease_s"])
+    alive = list(_alive(t))
+    fresh = [w for w in alive if w["stopping_at"] is None and w["seen_at"] > silent]
+    known = {w["incarnation"] for w in alive}
+    slots = list(t.tenant_slots)
+    return [
+        {
+            "due_in_s": None if due is None else (due - now).total_seconds(),
+            "queued": any(r["held_for"] is None for r in queued),
+            "keyed": any(r["held_for"] == "key" for r in queued),
+            "behind": any(r["held_for"] == "session" for r in queued),
+            "stale": any(w["seen_at"] < silent for w in alive),
+            "orphaned": any(
+                r["claim_id"] is not None and r["claimed_by"] not in known for r in t.runs
+            ),
+            "ungranted": sum(s["granted"] == 0 and s["max_running"] > 0 for s in slots),
+            "capacity": sum(w["concurrency"] for w in fresh),
+            "granted": sum(s["granted"] for s in slots),
+            "all_running": None,
+            "forsaken": any(True for _ in _forsaken(t)),
+            "queue_age_s": max((w["queue_age_s"] for w in alive), default=0.0),
+            "fire_in_s": None,
+            "deliver_in_s": None,
+            "now": now,
+        }
+    ]
+
+
+# Timers
+
+
+def due(t: Tables, p: Params) -> list[Row]:
+    """Read the tenants with runs that wait for a time which has come."""
+    found = _waiting(t, t.clock(), p["skipped"])[: p["batch"]]
+    return [{"tenant_id": tenant_id} for tenant_id in dict.fromkeys(r["tenant_id"] for r in found)]
+
+
+def _waiting(t: Tables, now: datetime, skipped: list[UUID]) -> list[Row]:
+    found = [
+        r
+        for r in t.runs
+        if r["wake_at"] is not None
+        and r["wake_at"] <= now
+        and r["status"] != "running"
+        and r["id"] not in skipped
+    ]
+    return sorted(found, key=lambda r: r["wake_at"])
+
+
+def wake_pick(t: Tables, p: Params) -> list[Row]:
+    """Read the runs of one tenant that wait for a time which has come."""
+    found = [r for r in _waiting(t, p["now"], p["skipped"]) if r["tenant_id"] == p["tenant_id"]]
+    return [r | {"children_done": _children_done(t, r)} for r in found[: p["limit"]]]
+
+
+def _children_done(t: Tables, run: Row) -> bool:
+    mine = {"parent_run_id": run["id"], "parent_step": run["step"] + 1, "finished_at": None}
+    return next(t.runs.where(tenant_id=run["tenant_id"], **mine), None) is None
+
+
+# Admission
+
+
+def slots_lock(t: Tables, p: Params) -> list[Row]:
+    """Tell how many runs of a tenant may still be admitted."""
+    slot = t.tenant_slots.get(p["tenant_id"])
+    if slot is None:
+        return []
+    room = min(slot["max_running"], slot["granted"]) - slot["running"]
+    return [{"room": room, "now": t.clock()}]
+
+
+def slots_read(t: Tables, p: Params) -> list[Row]:
+    """Read the slots of every tenant that may matter to a round of admission."""
+    now, slots = t.clock(), list(t.tenant_slots)
+    now_s, lately = now.timestamp(), now - timedelta(minutes=1)
+    idle = sum(s["running"] == 0 and s["max_running"] > 0 for s in slots)
+    out = []
+    for s in sorted(slots, key=lambda s: s["tenant_id"]):
+        recent = s["last_admitted_at"] is not None and s["last_admitted_at"] > lately
+        busy = s["running"] > 0 or s["granted"] > 0 or s["crowded"] or recent
+        if not (busy or s["tenant_id"] in p["waiting"] or len(slots) <= p["few"]):
+            continue
+        tat = s["starts_tat"]
+        names = ("tenant_id", "running", "max_running", "granted", "weight", "starts_per_s")
+        out.append(
+            {name: s[name] for name in names}
+            | {
+                "settled_s": s["used_s"],
+                "held_s": s["running"] * now_s - s["turn_sum"] if s["turn_sum"] else 0.0,
+                "starts_tat_s": None if tat is None else tat.timestamp(),
+                "crowded": s["crowded"],
+                "recent": recent,
+                "idle": idle,
+                "all_running": None,
+                "all_starts_per_s": None,
+                "all_starts_tat_s": None,
+                "now_s": now_s,
+            }
+        )
+    return out
+
+
+def slots_take(t: Tables, p: Params) -> list[Row]:
+    """Hold the slots of several tenants."""
+    found = (t.tenant_slots.get(tenant_id) for tenant_id in sorted(p["tenants"]))
+    names = ("tenant_id", "running", "max_running", "granted")
+    return [{n: s[n] for n in names} | {"now": t.clock()} for s in found if s is not None]
+
+
+def slots_write(t: Tables, p: Params) -> list[Row]:
+    """Write what a round of admission decided."""
+    for w in json_codec.loads(p["slots"]):
+        slot = t.tenant_slots.get(UUID(w["tenant_id"]))
+        if slot is not None:
+            at = t.clock() if w["given"] else slot["last_admitted_at"]
+            changes = {"granted": w["granted"], "crowded": w["crowded"], "last_admitted_at": at}
+            t.tenant_slots.update(slot, changes)
+    return []
+
+
+def streams_read(t: Tables, p: Params) -> list[Row]:
+    """Read what waits for admission, per tenant, queue and whether it was started before."""
+    after = (p["tenant_id"], p["queue"], p["started"])
+    streams: dict[tuple[UUID, str, bool], list[Row]] = {}
+    for run in t.runs.where(status="queued", held_for=None):
+        streams.setdefault((run["tenant_id"], run["queue"], run["started"]), []).append(run)
+    found = []
+    for nth, key in enumerate(sorted(k for k in streams if k > after)[: p["streams"]], 1):
+        able = sorted((r for r in streams[key] if r["id"] not in p["skipped"]), key=_turn)
+        head = (0, _turn(able[0])) if able else (1, (0, t.clock()))
+        row = dict(zip(("tenant_id", "queue", "started"), key, strict=True))
+        found.append((head, row | {"nth": nth, "waiting": min(len(able), p["most"])}))
+    return [row for _, row in sorted(found, key=lambda one: one[0])]
+
+
+def _turn(run: Row) -> tuple[int, Any]:
+    return run["priority"], run["queued_at"]
+
+
+def queue_load(t: Tables, p: Params) -> list[Row]:
+    """Read per queue what its live workers can hold, and what runs on it."""
+    silent = t.clock() - timedelta(seconds=p["lease_s"])
+    alive = [w for w in _alive(t) if w["stopping_at"] is None and w["seen_at"] > silent]
+    total = sum(w["concurrency"] for w in alive)
+    load: dict[str, Row] = {}
+    for worker in alive:
+        for queue in worker["queues"]:
+            _of_queue(load, queue, total)["capacity"] += worker["concurrency"]
+    for run in t.runs.where(status="running"):
+        _of_queue(load, run["queue"], total)["running"] += 1
+    return list(load.values())
+
+
+def _of_queue(load: dict[str, Row], queue: str, total: int) -> Row:
+    nothing = {"queue": queue, "capacity": 0, "running": 0, "total": total}
+    return load.setdefault(queue, nothing)
+
+
+def admit_pick(t: Tables, p: Params) -> list[Row]:
+    """Pick the next waiting runs of tenants: priority, then age."""
+    found: list[Row] = []
+    for s in json_codec.loads(p["streams"]):
+        of_stream = {"queue": s["queue"], "started": s["started"], "status": "queued"}
+        waiting = t.runs.where(tenant_id=UUID(s["tenant_id"]), held_for=None, **of_stream)
+        able = sorted((r for r in waiting if r["id"] not in p["skipped"]), key=_turn)
+        more = {"rank": s["rank"], "queue_room": s["queue_room"]}
+        found += [run | more for run in able[: s["room"]]]
+    out, nth = [], dict[tuple[UUID, str], int]()
+    for row in sorted(found, key=_turn):
+        of_queue = row["tenant_id"], row["queue"]
+        nth[of_queue] = nth.get(of_queue, 0) + 1
+        if nth[of_queue] <= row["queue_room"]:
+            out.append(row | {"nth": nth[of_queue]})
+    return sorted(out, key=lambda r: (r["rank"], *_turn(r)))
+
+
+def starts_charge(t: Tables, p: Params) -> list[Row]:
+    """Note until when the starts of tenants are paid for."""
+    for paid in json_codec.loads(p["paid"]):
+        slot = t.tenant_slots.get(paid["tenant_id"] and UUID(paid["tenant_id"]))
+        if slot is not None:
+            at = t.clock().fromtimestamp(paid["tat_s"], t.clock().tzinfo)
+            t.tenant_slots.update(slot, {"starts_tat": at})
+    return []
+
+
+def release_keys(t: Tables, p: Params) -> list[Row]:
+    """Let held runs of concurrency keys go while fewer of their key run or were let go than may."""
+    held: dict[tuple[UUID, str], list[Row]] = {}
+    for run in t.runs.where(status="queued", held_for="key"):
+        held.setdefault((run["tenant_id"], run["concurrency_key"]), []).append(run)
+    page = sorted(k for k in held if k > (p["tenant_id"], p["key"]))[: p["keys"]]
+    released = 0
+    for tenant_id, key in page:
+        waiting = sorted(held[tenant_id, key], key=lambda r: r["queued_at"])
+        most = waiting[0]["concurrency_max"]
+        mine = t.runs.where(tenant_id=tenant_id, concurrency_key=key)
+        busy = sum(
+            r["status"] == "running" or (r["status"] == "queued" and r["held_for"] is None)
+            for r in mine
+        )
+        for run in waiting[: max(0, min(most - busy, p["most"]))]:
+            t.runs.update(run, {"held_for": None})
+            released += 1
+    last = page[-1] if page else (None, None)
+    counts = {"released": released, "looked_at": len(page)}
+    return [counts | {"tenant_id": last[0], "concurrency_key": last[1]}]
+
+
+def release_sessions(t: Tables, p: Params) -> list[Row]:
+    """Let runs go that waited for the run before theirs in the session, which has ended."""
+    found = [
+        r
+        for r in t.runs.where(status="queued", held_for="session")
+        if (r["tenant_id"], r["prev_run_id"]) > (p["tenant_id"], p["prev"])
+    ]
+    page = sorted(found, key=lambda r: (r["tenant_id"], r["prev_run_id"]))[: p["most"]]
+    released = 0
+    for run in page:
+        before = t.runs.get(run["tenant_id"], run["prev_run_id"])
+        if before is not None and before["status"] in TERMINAL:
+            held_for = "key" if run["concurrency_key"] is not None else None
+            t.runs.update(run, {"held_for": held_for})
+            released += 1
+    last = page[-1] if page else {"tenant_id": None, "prev_run_id": None}
+    counts = {"released": released, "looked_at": len(page)}
+    return [counts | {"tenant_id": last["tenant_id"], "prev_run_id": last["prev_run_id"]}]
+
+
+# Doorbells
+
+
+def ring(t: Tables, p: Params) -> list[Row]:
+    """Note another ring of runs whose doorbell was not answered in time."""
+    now = t.clock()
+    if not _leads(t, p["term"]):
+        return []
+    unanswered = [
+        r
+        for r in t.runs.where(status="running", claim_id=None)
+        if r["wake_at"] is not None and r["wake_at"] <= now
+    ]
+    out = []
+    for run in sorted(unanswered, key=lambda r: r["wake_at"])[: p["batch"]]:
+        again_s = min(p["longest_s"], p["first_s"] * 2 ** min(run["rings"], 16))
+        wake_at = now + timedelta(seconds=again_s)
+        changes = {"rings": run["rings"] + 1, "rung_at": now, "wake_at": wake_at}
+        out.append(t.runs.update(run, changes))
+    return out
+
+
+def ring_all(t: Tables, p: Params) -> list[Row]:
+    """Let every unanswered doorbell be rung again now."""
+    if not _leads(t, p["term"]):
+        return []
+    runs = [r for r in t.runs.where(status="running", claim_id=None) if r["wake_at"] is not None]
+    for run in runs:
+        t.runs.update(run, {"wake_at": t.clock(), "rings": 0})
+    return [{"due": 1} for _ in runs]
+
+
+def overdue(t: Tables, p: Params) -> list[Row]:
+    """Look again later at claimed runs whose step's time is over although their owner lives."""
+    now, known = t.clock(), {w["incarnation"] for w in _alive(t)}
+    if not _leads(t, p["term"]):
+        return []
+    late = [
+        r
+        for r in t.runs.where(status="running")
+        if r["claim_id"] is not None
+        and r["claimed_by"] in known
+        and r["wake_at"] is not None
+        and r["wake_at"] <= now
+    ]
+    for run in late:
+        t.runs.update(run, {"wake_at": now + timedelta(seconds=p["again_s"])})
+    names = ("tenant_id", "claimed_by")
+    return [{n: r[n] for n in names} | {"run_id": r["id"]} for r in late]
+
+
+def _forsaken(t: Tables) -> Iterator[tuple[Row, Row]]:
+    for run in t.runs.where(finished_at=None, cancel_requested=False):
+        parent = t.runs.get(run["tenant_id"], run["parent_run_id"])
+        if parent is not None and (parent["cancel_requested"] or parent["finished_at"] is not None):
+            yield run, parent
+
+
+def forsaken(t: Tables, p: Params) -> list[Row]:
+    """Read child runs that go on although their parent was asked to stop or has ended."""
+    return [
+        {
+            "tenant_id": run["tenant_id"],
+            "run_id": run["id"],
+            "parent_run_id": parent["id"],
+            "parent_status": parent["status"],
+        }
+        for run, parent in _forsaken(t)
+        if run["id"] not in p["skipped"]
+    ][: p["batch"]]
+
+
+# Processes
+
+
+def _alive(t: Tables) -> Iterator[Row]:
+    return t.workers.where(died_at=None)
+
+
+def takes(t: Tables, queue: str) -> bool:
+    """Tell whether a worker serves a queue, or none is there at all."""
+    alive = [w for w in _alive(t) if w["stopping_at"] is None]
+    return not alive or any(queue in w["queues"] for w in alive)
+
+
+def worker_register(t: Tables, p: Params) -> list[Row]:
+    """Announce a worker process."""
+    row = t.workers.get(p["worker"])
+    if row is not None:
+        t.workers.update(row, {"seen_at": t.clock()})
+        return [{"now": t.clock()}]
+    names = ("name", "host", "pid", "queues", "concurrency", "version")
+    of_worker = {"incarnation": p["worker"], "plugins": json_codec.loads(p["plugins"])}
+    t.workers.insert({n: p[n] for n in names} | of_worker)
+    return [{"now": t.clock()}]
+
+
+def workers_alive(t: Tables, p: Params) -> list[Row]:
+    """Read the worker processes not known to be dead."""
+    del p
+    now = t.clock()
+    names = ("incarnation", "name", "pid", "queues", "seen_at")
+    return [
+        {n: w[n] for n in names} | {"silent_s": (now - w["seen_at"]).total_seconds(), "now": now}
+        for w in _alive(t)
+    ]
+
+
+def worker_stopping(t: Tables, p: Params) -> list[Row]:
+    """Note that a worker process was told to stop."""
+    row = t.workers.get(p["worker"])
+    if row is not None and row["stopping_at"] is None:
+        t.workers.update(row, {"stopping_at": t.clock()})
+    return []
+
+
+def worker_leave(t: Tables, p: Params) -> list[Row]:
+    """Let a worker process go that holds nothing; what it may have had in hand is rung again."""
+    row = t.workers.get(p["worker"])
+    held = any(r["claim_id"] is not None for r in t.runs.where(claimed_by=p["worker"]))
+    if row is not None and not held:
+        t.workers.delete(row)
+        for run in _swallowed(t, row["queues"]):
+            t.runs.update(run, {"wake_at": t.clock()})
+    return []
+
+
+def _swallowed(t: Tables, queues: list[str]) -> list[Row]:
+    """Return the unclaimed runs that were rung on these queues."""
+    return [
+        r
+        for r in t.runs.where(status="running", claim_id=None)
+        if (quarantine_of(r["queue"]) if r["deaths"] >= _SUSPECT else r["queue"]) in queues
+    ]
+
+
+def worker_died(t: Tables, p: Params) -> list[Row]:
+    """Declare a worker process dead, and let what it was rung for be rung again."""
+    row, now = t.workers.get(p["worker"]), t.clock()
+    may = p["term"] is None or _leads(t, p["term"])
+    if row is None or row["died_at"] is not None or not may:
+        return [{"died": 0}]
+    if p["only_if_silent"]:
+        silent = row["seen_at"] < now - timedelta(seconds=p["silent_s"])
+        if not silent or now >= p["looked_at"] + timedelta(seconds=p["silent_s"] / 2):
+            return [{"died": 0}]
+    t.workers.update(row, {"died_at": now, "died_why": p["why"]})
+    for run in _swallowed(t, row["queues"]):
+        if run["rung_at"] is not None and run["rung_at"] < now:
+            t.runs.update(run, {"wake_at": now})
+    return [{"died": 1}]
+
+
+def heartbeat(t: Tables, p: Params) -> list[Row]:
+    """Note that a process lives; answer with claims to stop or to give back, and the throttles."""
+    now, row = t.clock(), t.workers.get(p["worker"])
+    out = []
+    if row is not None:
+        alive = {"died_at": None, "died_why": None, "seen_at": now}
+        t.workers.update(row, alive | {n: p[n] for n in ("held", "queue_age_s")})
+        own = dict.fromkeys(("tenant_id", "run_id", "claim_id"))
+        told = {"condemned": row["died_at"] is not None, "cancel_requested": False, "now": now}
+        out.append(own | told | {"throttles": [as_json(one) for one in t.throttles]})
+    old = now - timedelta(seconds=p["orphan_after_s"])
+    for run in t.runs.where(claimed_by=p["worker"]):
+        lost = run["claim_id"] not in p["claims"] and run["claimed_at"] < old
+        if run["claim_id"] is not None and (run["cancel_requested"] or lost):
+            names = ("tenant_id", "claim_id", "cancel_requested")
+            more = {"run_id": run["id"], "condemned": False, "now": now, "throttles": None}
+            out.append({n: run[n] for n in names} | more)
+    return out
+
+
+def orphans(t: Tables, p: Params) -> list[Row]:
+    """Read runs whose owner is dead or was never known."""
+    out = []
+    for run in t.runs:
+        worker = t.workers.get(run["claimed_by"])
+        if run["claim_id"] is None or run["id"] in p["skipped"]:
+            continue
+        if worker is not None and worker["died_at"] is None:
+            continue
+        out.append(run | _owner(t, run, worker) | {"now": t.clock()})
+    return out[: p["batch"]]
+
+
+def _owner(t: Tables, run: Row, worker: Row | None) -> Row:
+    if worker is None:
+        return {"worker_name": None, "died_why": None, "late": False, "solo": None}
+    others = t.runs.where(claimed_by=run["claimed_by"])
+    only = not any(o["claim_id"] not in {None, run["claim_id"]} for o in others)
+    return {
+        "worker_name": worker["name"],
+        "died_why": worker["died_why"],
+        "late": run["claimed_at"] > worker["died_at"],
+        "solo": worker["concurrency"] == 1 and worker["stopping_at"] is None and only,
+    }
+
+
+# Leadership
+
+
+def lead(t: Tables, p: Params) -> list[Row]:
+    """Become or stay the leader; no row when somebody else leads."""
+    now, row = t.clock(), t.leader.get(p["name"])
+    mine = {
+        "holder": p["holder"],
+        "holder_name": p["holder_name"],
+        "until": now + timedelta(seconds=p["ttl_s"]),
+    }
+    if row is None:
+        return [{"term": t.leader.insert(mine | {"name": p["name"], "term": 1})["term"]}]
+    over = row["until"] < now
+    if row["holder"] != p["holder"] and not over:
+        return []
+    term = row["term"] + (over or row["holder"] != p["holder"])
+    return [{"term": t.leader.update(row, mine | {"term": term})["term"]}]
+
+
+def resign(t: Tables, p: Params) -> list[Row]:
+    """Stop leading at once."""
+    row = t.leader.get(p["name"])
+    if row is not None and (row["holder"], row["term"]) == (p["holder"], p["term"]):
+        t.leader.update(row, {"until": t.clock()})
+    return []
+
+
+def lead_check(t: Tables, p: Params) -> list[Row]:
+    """Compare the term; no row when it is over."""
+    return [{"term": p["term"]}] if _leads(t, p["term"]) else []
+
+
+def _leads(t: Tables, term: int) -> bool:
+    row = t.leader.get(_LEADER)
+    return row is not None and row["term"] == term
+
+
+STATEMENTS: Final[dict[str, Any]] = {
+    "look": look,
+    "due": due,
+    "wake_pick": wake_pick,
+    "slots_lock": slots_lock,
+    "slots_read": slots_read,
+    "slots_take": slots_take,
+    "slots_write": slots_write,
+    "streams_read": streams_read,
+    "queue_load": queue_load,
+    "admit_pick": admit_pick,
+    "starts_charge": starts_charge,
+    "release_keys": release_keys,
+    "release_sessions": release_sessions,
+    "ring": ring,
+    "ring_all": ring_all,
+    "overdue": overdue,
+    "forsaken": forsaken,
+    "worker_register": worker_register,
+    "workers_alive": workers_alive,
+    "worker_stopping": worker_stopping,
+    "worker_leave": worker_leave,
+    "worker_died": worker_died,
+    "heartbeat": heartbeat,
+    "orphans": orphans,
+    "lead": lead,
+    "resign": resign,
+    "lead_check": lead_check,
+}
