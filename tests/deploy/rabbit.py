@@ -61,7 +61,7 @@ class Rabbit:
         """Start it and wait until it takes connections."""
         with (self._folder / "server.log").open("ab") as log:
             self._process = spawn([self._program], env=self._env, stdout=log)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             assert self._process.poll() is None, (self._folder / "server.log").read_text()[-2000:]
             try:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psycopg
@@ -50,7 +50,7 @@ class Stack:
         """Where tools under test leave their effects: outside the database."""
         self._counts = (apis, schedulers, workers, processes)
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         try:
             self._open()
         except BaseException:
