@@ -49,7 +49,11 @@ class Rabbit:
     def __enter__(self) -> Rabbit:
         (self._folder / "rabbitmq.conf").write_text("vm_memory_high_watermark.absolute = 512MB\n")
         (self._folder / "plugins").write_text("[].\n")
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -60,6 +60,8 @@ _ROLL: Final = ("scheduler-0", "scheduler-1", "worker-0", "worker-1", "api-0", "
 class RollingStack(Stack):
     """A platform whose processes are of one version or the other, each as it was started."""
 
+    start_s = 600.0
+
     def __init__(self, old: Path, **env: str) -> None:
         super().__init__(apis=2, schedulers=2, workers=2, processes=1, **env)
         self._tools = self.folder / "tools"
@@ -109,7 +111,7 @@ class RollingStack(Stack):
     def _wait_for_scheduler(self, name: str) -> None:
         """Wait until somebody leads again, whoever it is; the new one is up when it connected."""
         pid = self.processes[name].pid
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + self.start_s
         seen = (
             "SELECT count(*) AS n FROM pg_stat_activity WHERE application_name LIKE %s",
             f"scheduler-{pid}@%",

@@ -29,6 +29,9 @@ _EVER = datetime.min.replace(tzinfo=UTC)
 class Stack:
     """Start with `with`; `kill(name)` is kill -9, `start(name)` starts it (again)."""
 
+    start_s = 180.0
+    """How long processes may take to start, on a machine that does much else."""
+
     def __init__(
         self,
         *,
@@ -123,7 +126,7 @@ class Stack:
     def wait_for_api(self, n: int) -> None:
         """Wait until API `n` answers."""
         port = self.api_ports[n]
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + self.start_s
         while time.monotonic() < deadline:
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=1).status_code == 200:
@@ -136,7 +139,7 @@ class Stack:
         """Wait until `n` worker processes that started after `since` take work: what a test bounds
         begins then, not with the start of an interpreter on a busy machine.
         """
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + self.start_s
         while time.monotonic() < deadline:
             found = self.query(
                 "SELECT count(*) AS n FROM workers WHERE died_at IS NULL AND stopping_at IS NULL "
