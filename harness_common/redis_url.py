@@ -94,7 +94,8 @@ def sync_client(url: str, *, timeout_s: float) -> Redis:
         client: Redis = Redis.from_url(url, **bounds)
         return client
     found = parse_sentinel(url)
-    sentinel = Sentinel(
+    untyped: Any = Sentinel
+    sentinel = untyped(
         list(found.nodes), sentinel_kwargs={**bounds, **found.sentinel_login}, **bounds
     )
     primary: Redis = sentinel.master_for(found.primary, **found.login)

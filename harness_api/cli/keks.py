@@ -29,7 +29,7 @@ class _Wrapped(NamedTuple):
     tenant_id: UUID
     version: int
     wrapped: bytes
-    count: int
+    keys: int
 
 
 def check(config: Settings) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _opens(config: Settings, keks: KeyEncryptionKeys) -> Finding:
         return _untried(keks, have, "no database to try it on")
     except OSError as error:
         return _untried(keks, have, _told(error))
-    lost = [f"{r.kek_id} ({r.count} data keys)" for r in rows if r.kek_id not in keks.ciphers]
+    lost = [f"{r.kek_id} ({r.keys} data keys)" for r in rows if r.kek_id not in keks.ciphers]
     if lost:
         text = f"{have}; what is stored needs {', '.join(lost)}, which is not here"
         return Finding(_NAME, State.FAIL, text, f"Without it nothing of that can be read. {_SEE}")

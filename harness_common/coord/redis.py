@@ -88,7 +88,8 @@ def _primary(url: str, config: RedisSettings, bounds: dict[str, Any]) -> Redis:
     found = parse_sentinel(url)
     # Several are asked one after the other, and all of it has to fit into one call's time.
     each_s = max(0.2, config.timeout_s / (len(found.nodes) + 1))
-    sentinel = Sentinel(
+    untyped: Any = Sentinel
+    sentinel = untyped(
         list(found.nodes),
         sentinel_kwargs={
             "socket_timeout": each_s,

@@ -35,11 +35,9 @@ def _install(package: str) -> None:
     try:
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for argv in (["update"], ["install", "--yes", "--no-install-recommends", package]):
-            done = subprocess.run(
-                ["apt-get", "-qq", *argv], env=env, capture_output=True, text=True, check=False
-            )
-        if done.returncode:
-            pytest.skip(f"{package} could not be installed: {done.stderr.strip()[-200:]}")
+            subprocess.run(["apt-get", "-qq", *argv], env=env, capture_output=True, check=True)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{package} could not be installed: {error.stderr.decode().strip()[-200:]}")
     finally:
         if ours:
             _NO_START.unlink(missing_ok=True)

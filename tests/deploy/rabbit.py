@@ -49,7 +49,11 @@ class Rabbit:
     def __enter__(self) -> Rabbit:
         (self._folder / "rabbitmq.conf").write_text("vm_memory_high_watermark.absolute = 512MB\n")
         (self._folder / "plugins").write_text("[].\n")
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,7 +65,7 @@ class Rabbit:
         """Start it and wait until it takes connections."""
         with (self._folder / "server.log").open("ab") as log:
             self._process = spawn([self._program], env=self._env, stdout=log)
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             assert self._process.poll() is None, (self._folder / "server.log").read_text()[-2000:]
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from redis import Redis, RedisError
 
@@ -63,8 +64,9 @@ class Sentinels:
     def primary(self) -> int:
         """Return the port of the primary, as the Sentinels see it."""
         for port in self.ports[2:]:
+            sentinel: Any = Redis(port=port, socket_timeout=2)
             try:
-                found = Redis(port=port, socket_timeout=2).sentinel_get_master_addr_by_name(PRIMARY)
+                found = sentinel.sentinel_get_master_addr_by_name(PRIMARY)
             except RedisError:
                 continue
             return int(found[1])
@@ -89,7 +91,8 @@ class Sentinels:
             self.processes[port] = spawn([self._server, file, *arguments], stdout=log)
 
     def _sees_all(self, port: int) -> bool:
-        (seen,) = Redis(port=port, socket_timeout=2).sentinel_masters().values()
+        sentinel: Any = Redis(port=port, socket_timeout=2)
+        (seen,) = sentinel.sentinel_masters().values()
         return bool(seen["num-other-sentinels"] == 2 and seen["num-slaves"] == 1)
 
     def _until(self, holds: object, seconds: float = 30) -> None:

@@ -67,6 +67,7 @@ def until(holds, what: str) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_urgent_doorbells_go_first_and_survive_a_restart(rabbit):
     bell = Bell(make_app(Settings(redis_url=REDIS, broker_url=rabbit.url)))
     for n, priority in enumerate((9, 6, 0, 3), 1):

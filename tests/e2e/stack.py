@@ -14,7 +14,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psycopg
@@ -28,6 +28,9 @@ _EVER = datetime.min.replace(tzinfo=UTC)
 
 class Stack:
     """Start with `with`; `kill(name)` is kill -9, `start(name)` starts it (again)."""
+
+    start_s = 180.0
+    """How long processes may take to start, on a machine that does much else."""
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Stack:
         """Where tools under test leave their effects: outside the database."""
         self._counts = (apis, schedulers, workers, processes)
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         try:
             self._open()
         except BaseException:
@@ -123,7 +126,7 @@ class Stack:
     def wait_for_api(self, n: int) -> None:
         """Wait until API `n` answers."""
         port = self.api_ports[n]
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + self.start_s
         while time.monotonic() < deadline:
             try:
                 if httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=1).status_code == 200:
@@ -136,7 +139,7 @@ class Stack:
         """Wait until `n` worker processes that started after `since` take work: what a test bounds
         begins then, not with the start of an interpreter on a busy machine.
         """
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + self.start_s
         while time.monotonic() < deadline:
             found = self.query(
                 "SELECT count(*) AS n FROM workers WHERE died_at IS NULL AND stopping_at IS NULL "
