@@ -115,8 +115,7 @@ async def erase_user_rest(conn: Connection, one: Erasure, limit: int, timeout_s:
     """Erase some of what a user has besides runs; return whether there was anything."""
     params = one.whose | {"limit": limit}
     (facts,) = await run_sql(conn, "erase_user_rest", params, timeout_s)
-    hold = ("slots_hold", {"tenant_id": one.tenant_id})
-    statements = [hold, ("erase_user_sessions", params)]
+    statements = [("slots_hold", params), ("erase_user_sessions", params)]
     _, (gone,) = await run_together(conn, statements, timeout_s)
     one.counts.update(facts)
     one.counts.update(gone)

@@ -65,9 +65,12 @@ def kinds_of(kind: Kind) -> tuple[Kind, ...]:
     return tuple(_STATEMENTS) if Kind.RECORD in kind else tuple(k for k in _STATEMENTS if k in kind)
 
 
-async def give_way(conn: Connection, timeout_s: float) -> None:
-    """Let this transaction wait for nobody."""
-    await run_sql(conn, "prune_limits", {}, timeout_s)
+async def give_way(conn: Connection, timeout_s: float, *, lasting: bool = False) -> None:
+    """Let this transaction wait for nobody; unless it is to be `lasting` it may be lost in a crash,
+    and what it deleted is deleted again.
+    """
+    params = {"sync": "on" if lasting else "off"}
+    await run_sql(conn, "prune_limits", params, timeout_s)
 
 
 async def wipe(

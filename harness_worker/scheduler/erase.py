@@ -144,14 +144,17 @@ class EraseLoop:
         async with self._tx() as conn:
             if one.whole_tenant:
                 await erase.forget_tenant(conn, one.tenant_id, db.timeout_s)
-            await run_sql(conn, "erasure_done", self._row(one), db.timeout_s)
-            # What was erased is told in numbers; neither whose it was nor what it said.
-            verb = "tenant.erased" if one.whole_tenant else "user.erased"
-            entry = Entry(verb, encode("erasure", one.id), dict(one.counts))
-            actor = Actor(one.asked_by, one.request_id)
-            await record(conn, one.asked_in, actor, entry, db.timeout_s)
+            if await run_sql(conn, "erasure_done", self._row(one), db.timeout_s):
+                await self._record(conn, one)
         log.info("erasure.done", erasure_id=encode("erasure", one.id), **one.counts)
         return 0.0
+
+    async def _record(self, conn: Connection, one: Erasure) -> None:
+        """Tell in numbers what was erased; neither whose it was nor what it said."""
+        verb = "tenant.erased" if one.whole_tenant else "user.erased"
+        entry = Entry(verb, encode("erasure", one.id), dict(one.counts))
+        actor = Actor(one.asked_by, one.request_id)
+        await record(conn, one.asked_in, actor, entry, self._shared.db.timeout_s)
 
     async def _note(self, one: Erasure, phase: str) -> None:
         one.phase = phase
@@ -172,6 +175,6 @@ class EraseLoop:
     async def _tx(self) -> AsyncIterator[Connection]:
         """Open a transaction that gives way to others, holds the term, and lasts."""
         async with self._shared.db.transaction() as conn:
-            await give_way(conn, self._shared.db.timeout_s)
+            await give_way(conn, self._shared.db.timeout_s, lasting=True)
             await self._shared.check_term(conn)
             yield conn

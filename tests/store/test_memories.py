@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from alembic import command
+from sqlalchemy import create_engine
 
 from harness_api.cli import ends
 from harness_common.core.errors import Transient
@@ -13,12 +15,12 @@ from harness_common.logins import derive
 from harness_common.settings import Settings
 from harness_common.store import memories
 from harness_common.store.audit import Actor
-from harness_common.store.db import Database
+from harness_common.store.db import Database, sqlalchemy_url
 from harness_common.store.encryption import set_encryption
 from harness_common.store.keyring import Keyring
 from harness_common.store.memories import NewFact, Whose
 from harness_common.store.memory_admin import MemoryFilter, forget_many
-from harness_common.store.migrate import migrate
+from harness_common.store.migrate import alembic_config, migrate
 from harness_worker.scheduler.prune import PruneLoop
 from harness_worker.scheduler.service import look_once
 from tests.store.play import make_tenant, sql
@@ -144,14 +146,14 @@ async def test_without_the_extension_words_alone_find(fresh_database_url):
     """As on a server that lacks pgvector: the migration passes, the doctor says it."""
     with psycopg.connect(fresh_database_url, autocommit=True) as conn:
         assert ends.vectors(conn).state == "ok"
-        conn.execute("UPDATE alembic_version SET version_num = '0014'")
+    engine = create_engine(sqlalchemy_url(fresh_database_url))
+    with engine.connect() as connection:
+        command.downgrade(alembic_config(connection), "0014")
+        connection.commit()
+    engine.dispose()
+    with psycopg.connect(fresh_database_url, autocommit=True) as conn:
         conn.execute("DROP EXTENSION vector")
         conn.execute("CREATE DOMAIN vector AS text")  # in its way: it cannot be installed
-        conn.execute("DROP TABLE skills; ALTER TABLE workers DROP plugins")
-        conn.execute(
-            "ALTER TABLE memories DROP user_id, DROP kind, DROP trust, DROP digest, DROP words, "
-            "DROP embedding, DROP embedded_by, DROP sealed; DROP INDEX memories_expiry_idx"
-        )
     migrate(fresh_database_url)
     with psycopg.connect(fresh_database_url, autocommit=True) as conn:
         finding = ends.vectors(conn)
