@@ -14,6 +14,7 @@ from harness_common.store import run_reads
 from harness_common.store.core_sql import _DIALECT
 from harness_common.store.db import Database
 from harness_common.store.run_reads import RunFilter, list_runs, searched_to
+from harness_common.store.schema import runs
 from tests.store.play import Play, make_tenant, sql
 
 
@@ -77,7 +78,7 @@ async def test_a_status_is_found_by_an_index_that_has_no_others(play: Play, data
     itself can tell that a partial index has all that is asked for.
     """
     await play.start()
-    mine = run_reads.runs.c.tenant_id == play.tenant_id
+    mine = runs.c.tenant_id == play.tenant_id
     plans = {}
     with psycopg.connect(database_url, prepare_threshold=0) as conn:
         conn.execute(_MANY)
@@ -86,7 +87,7 @@ async def test_a_status_is_found_by_an_index_that_has_no_others(play: Play, data
         for status in ("failed", "paused", "waiting_input"):
             conditions = run_reads._conditions(RunFilter(statuses=[status]))
             query = run_reads._run_rows().where(mine, *conditions).limit(50)
-            query = query.order_by(run_reads.runs.c.id.desc())
+            query = query.order_by(runs.c.id.desc())
             compiled = query.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})
             explain = f"EXPLAIN {compiled.string}".encode()
             rows = conn.execute(explain, dict(compiled.params)).fetchall()
