@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ from tests.console.world import World
 from tests.store.play import say, sql
 
 
-async def asked(world: World) -> dict:
+async def asked(world: World) -> Any:
     return await world.call("GET", f"/approvals/{world.approval['id']}")
 
 

@@ -32,7 +32,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = Path(__file__).parent / "vendor/axe.min.js"
 SHOTS = os.environ.get("HARNESS_TEST_SHOTS")
 """A folder for pictures of every page."""
-DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+DESKTOP: Any = {"width": 1280, "height": 860}
+PHONE: Any = {"width": 390, "height": 844}
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),

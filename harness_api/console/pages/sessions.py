@@ -15,7 +15,7 @@ from harness_api.console.routing import new_pages
 from harness_api.console.visit import Visit
 from harness_api.deps import Services, Use
 from harness_api.paging import IdCursor
-from harness_api.routes import agents, runs, sessions
+from harness_api.routes import runs, sessions
 from harness_api.routes.ids import RunId, SessionId
 from harness_api.routes.run_view import run_view
 from harness_api.routes.sessions import MessageCursor
@@ -25,6 +25,7 @@ from harness_api.schemas.sessions import SessionMessageView
 from harness_api.sse import stream_events
 from harness_common.core.ids import decode, encode
 from harness_common.core.run import TERMINAL, Status
+from harness_common.store.agents import list_agent_names
 from harness_common.store.run_reads import view_run
 
 router = new_pages("/console/sessions")
@@ -65,8 +66,7 @@ def turns_of(messages: Sequence[SessionMessageView], found: Sequence[RunView]) -
 async def _agent_names(services: Services, visit: Visit) -> list[str]:
     if not visit.may("runs:write"):
         return []
-    found = await agents.get_agents(services, visit.caller, limit=_AGENTS)
-    return [agent.name for agent in found.data]
+    return await list_agent_names(services.db, visit.caller.tenant_id, limit=_AGENTS)
 
 
 @router.get("")
@@ -108,13 +108,13 @@ async def session_page(
         session_id, services, visit.caller, limit=MESSAGES, cursor=cursor
     )
     found = await sessions.get_session_runs(session_id, services, visit.caller, limit=_RUNS)
-    head, after = None, 0
+    head, after, going = None, 0, False
     if session.head_run_id is not None:
         row = await view_run(
             services.db, visit.caller.tenant_id, decode("run", session.head_run_id)
         )
         head, after = run_view(row), row["next_seq"] - 1
-    going = head is not None and Status(row["status"]) not in TERMINAL
+        going = Status(row["status"]) not in TERMINAL
     return visit.page(
         "session.html",
         session=session,
