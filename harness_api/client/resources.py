@@ -292,8 +292,9 @@ class Audit(Resource[M]):
         until: datetime | None = None,
     ) -> AsyncGenerator[AuditEntry, None]:
         """Yield who changed what, newest first; of one actor, action or target, or of a time."""
+        times = {"since": since, "until": until}
         filters = {"actor": actor, "action": action, "target": target}
-        filters |= {"since": since and since.isoformat(), "until": until and until.isoformat()}
+        filters |= {name: at.isoformat() if at else None for name, at in times.items()}
         async for entry in self._http.pages("/v1/audit", AuditEntry, limit, **filters):
             yield entry
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from sqlalchemy import select
+
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.output import check_output_schema
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database, Row, run_sql
 from harness_common.store.schema import agents
 from harness_common.store.versions import list_newest, list_of_name, read_one
@@ -60,6 +63,14 @@ async def list_agents(
     `before`.
     """
     return await list_newest(db, agents, tenant_id, before=before, limit=limit)
+
+
+async def list_agent_names(db: Database, tenant_id: UUID, *, limit: int) -> list[str]:
+    """Return the names of agents, in order: to choose from, without their definitions."""
+    c = agents.c
+    query = select(c.name).where(c.tenant_id == tenant_id).distinct().order_by(c.name).limit(limit)
+    async with db.tenant_transaction(tenant_id) as conn:
+        return [row["name"] for row in await run_core(conn, query, db.timeout_s)]
 
 
 async def list_versions(

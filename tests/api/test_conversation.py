@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness_api.agent_diff import diff_specs
 from harness_common.core.ids import decode
 from tests.store.play import ran, say
@@ -22,7 +24,8 @@ async def test_the_messages_of_a_sessions_runs_come_newest_first_in_pages(api, p
         (first["id"], "tool"), (first["id"], "assistant"), (first["id"], "user"),
     ]  # fmt: skip
     assert found[0]["content"] == [{"type": "text", "text": "it is 2"}]
-    paged, cursor = [], None
+    paged: list[Any] = []
+    cursor = None
     while cursor is not None or not paged:
         page = await api.get(path, params={"limit": 4} | ({"cursor": cursor} if cursor else {}))
         paged += page.json()["data"]

@@ -13,7 +13,7 @@ import pytest
 from harness_common.core.message import Json
 from tests.console.world import World
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 RUNS = 100_000
 MOST_S = 0.2
 
@@ -58,7 +58,7 @@ INSERT INTO agents (tenant_id, name, version, spec, digest, created_by)
     SELECT '{t}', 'agent' || n % 100, 1 + n / 100, (SELECT spec FROM agents LIMIT 1), 'd', 'x'
     FROM generate_series(0, 4999) n;
 INSERT INTO workers (incarnation, name, host, pid, version)
-    SELECT gen_random_uuid(), 'w' || n, 'h', n, '1' FROM generate_series(1, 300) n;
+    SELECT gen_random_uuid(), 'w' || n, 'h', n, '1' FROM generate_series(1, 100) n;
 DROP TABLE made;
 ANALYZE;
 """

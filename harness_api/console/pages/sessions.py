@@ -15,7 +15,7 @@ from harness_api.console.routing import new_pages
 from harness_api.console.visit import Visit
 from harness_api.deps import Services, Use
 from harness_api.paging import IdCursor
-from harness_api.routes import agents, runs, sessions
+from harness_api.routes import runs, sessions
 from harness_api.routes.ids import RunId, SessionId
 from harness_api.routes.run_view import run_view
 from harness_api.routes.sessions import MessageCursor
@@ -24,7 +24,8 @@ from harness_api.schemas.runs import RunCreate, RunView
 from harness_api.schemas.sessions import SessionMessageView
 from harness_api.sse import stream_events
 from harness_common.core.ids import decode, encode
-from harness_common.core.run import TERMINAL, Status
+from harness_common.core.run import TERMINAL
+from harness_common.store.agents import list_agent_names
 from harness_common.store.run_reads import view_run
 
 router = new_pages("/console/sessions")
@@ -38,6 +39,7 @@ MESSAGES: Final = 60
 """Messages a page of a conversation."""
 _RUNS: Final = 100
 _AGENTS: Final = 200
+_OVER: Final = frozenset(str(status) for status in TERMINAL)
 _ONCE: Final = re.compile("[0-9a-f]{32}")
 
 
@@ -65,8 +67,7 @@ def turns_of(messages: Sequence[SessionMessageView], found: Sequence[RunView]) -
 async def _agent_names(services: Services, visit: Visit) -> list[str]:
     if not visit.may("runs:write"):
         return []
-    found = await agents.get_agents(services, visit.caller, limit=_AGENTS)
-    return [agent.name for agent in found.data]
+    return await list_agent_names(services.db, visit.caller.tenant_id, limit=_AGENTS)
 
 
 @router.get("")
@@ -108,22 +109,22 @@ async def session_page(
         session_id, services, visit.caller, limit=MESSAGES, cursor=cursor
     )
     found = await sessions.get_session_runs(session_id, services, visit.caller, limit=_RUNS)
-    head, after = None, 0
-    if session.head_run_id is not None:
-        row = await view_run(
-            services.db, visit.caller.tenant_id, decode("run", session.head_run_id)
-        )
-        head, after = run_view(row), row["next_seq"] - 1
-    going = head is not None and Status(row["status"]) not in TERMINAL
+    going = [run for run in found.data if run.status not in _OVER]
+    current, after = None, 0
+    if going:  # the oldest: those made after it wait for it
+        run_id = decode("run", going[-1].id)
+        row = await view_run(services.db, visit.caller.tenant_id, run_id)
+        current, after = run_view(row), row["next_seq"] - 1
     return visit.page(
         "session.html",
         session=session,
         turns=turns_of(said.data, found.data),
         earlier=said.next_cursor,
         cursor=cursor,
-        head=head,
-        going=going,
-        waiting=[run for run in found.data if run.status == "queued" and run != head],
+        current=current,
+        going=bool(going),
+        waiting=going[-2::-1] if len(going) > 1 else [],
+        agent=found.data[0].agent.name if found.data else "",
         after=after,
         agents=await _agent_names(services, visit),
         once=secrets.token_hex(16),

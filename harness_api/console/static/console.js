@@ -58,6 +58,11 @@
     for (const list of document.querySelectorAll("[data-poll]")) list.dispatchEvent(new Event("poll"));
   }, 5000);
 
+  // What was answered may stand above what is in view.
+  document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target.matches("#notices, #made")) event.detail.target.scrollIntoView({ block: "nearest" });
+  });
+
   // A live refresh must not close what a person has opened, nor take away what was typed.
   if (window.Idiomorph) {
     Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>

@@ -10,6 +10,8 @@
   let timer = 0;
   let step = 0;
   let written = "";
+  let first = 0;
+  let end = 0;
 
   const refresh = () => {
     if (timer || !box) return;
@@ -32,15 +34,27 @@
     if (line) line.textContent = text;
   };
 
+  // Places in an answer count characters, not the halves of them that JavaScript counts.
+  const write = (text, at) => {
+    if (at === undefined || at === null) at = end;
+    if (at > end) {
+      written += " … ";
+      first = at - [...written].length;
+    } else if (at < end) written = [...written].slice(0, Math.max(0, at - first)).join("");
+    written += text;
+    end = at + [...text].length;
+  };
+
   const open = () => {
     stream = new EventSource(box.dataset.stream);
     stream.addEventListener("answer.delta", (event) => {
       const delta = JSON.parse(event.data);
       if (delta.step !== step) {
         step = delta.step;
-        written = delta.at > 0 ? "… " : "";
+        first = end = delta.at ?? 0;
+        written = "";
       }
-      written += delta.text;
+      write(delta.text, delta.at);
       show();
       now("Writing …");
     });
