@@ -11,16 +11,34 @@ import platform
 import signal
 import sys
 import warnings
+from typing import Any
 
 from celery.exceptions import SecurityWarning
 
 from harness_common.broker.app import app
-from harness_common.settings import settings
+from harness_common.settings import Settings, settings
 from harness_common.telemetry.logs import configure_logging
 from harness_worker.pool import TaskPool
 from harness_worker.tasks import process
 
 _M_ARENA_MAX = -8
+
+
+def make_worker(config: Settings) -> Any:  # noqa: ANN401 - Celery has no types
+    """Build Celery's worker. It runs Celery's event loop, which sends task events in groups: sent
+    one by one they cost sixteen times as much, more than the rest of a step.
+    """
+    return app.Worker(
+        hostname=f"{process.name}@{platform.node()}",
+        pool_cls=TaskPool,
+        concurrency=config.worker.concurrency,
+        queues=list(config.worker.queues),
+        without_mingle=True,
+        without_gossip=True,
+        task_events=config.worker.task_events,
+        loglevel="WARNING",
+        quiet=True,
+    )
 
 
 def main() -> None:
@@ -38,17 +56,7 @@ def main() -> None:
         # Two heaps instead of eight a core: threads that come and go would each leave one half
         # full.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
-    worker = app.Worker(
-        hostname=f"{process.name}@{platform.node()}",
-        pool_cls=TaskPool,
-        concurrency=config.worker.concurrency,
-        queues=list(config.worker.queues),
-        without_mingle=True,
-        without_gossip=True,
-        task_events=config.worker.task_events,
-        loglevel="WARNING",
-        quiet=True,
-    )
+    worker = make_worker(config)
     gc.collect()
     gc.freeze()  # what is loaded stays: collections look at what a step makes only
     gc.set_threshold(2_000, 10, 10)

@@ -12,6 +12,7 @@ import http.client
 import json
 import os
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -364,11 +365,15 @@ class _Dev:
             "Flower": self._options.flower_url,
             "Admin key": _shown(self._data_dir / "admin.key"),
             "Logs": f"{_shown(self._data_dir / 'logs')}/",
+            "Console": f"{self._options.api_url}/console",
             "Try": NEXT_COMMAND,
             "Stop": "Ctrl-C",
         }
         if self._data_dir != DEFAULT_DATA_DIR.resolve():
             rows["Try"] = f"HARNESS_DATA_DIR={_shown(self._data_dir)} {NEXT_COMMAND}"
+        if shutil.which("harness") is None:
+            command = _shown(Path(sys.executable).with_name("harness"))
+            rows["Try"] = str(rows["Try"]).replace("harness runs", f"{command} runs")
         lines = [f"  {name:<10} {text}" for name, text in rows.items() if text]
         return "\n".join(["", "Harness is running.", "", *lines, "", ""])
 

@@ -52,12 +52,12 @@ class Doorbell:
 
     @property
     def shown(self) -> str:
-        """Say what it is about, as Flower shows it and finds it: the ids are those of the API."""
+        """Say what it is about, as Flower shows it and finds it: the ids are those of the API. The
+        run comes last, since its id stands beside this and the end is cut off.
+        """
         step = "" if self.step is None else f"step {self.step}, "
-        return (
-            f"({encode('run', self.run_id)}, {step}v{self.version}, "
-            f"{encode('tenant', self.tenant_id)})"
-        )
+        tenant, run = encode("tenant", self.tenant_id), encode("run", self.run_id)
+        return f"({step}v{self.version}, {tenant}, {run})"
 
 
 class Rings(Protocol):

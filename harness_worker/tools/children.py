@@ -6,6 +6,7 @@ commit starts no second one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from harness_common.commands import Parent, StartRun, start_run
 from harness_common.contracts.tool import StartChild
 from harness_common.core.budget import MAX_DEPTH, Limits, is_shared
 from harness_common.core.errors import Invalid, Permanent
+from harness_common.core.handoff import AGENT_TOOL
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Wait
@@ -26,6 +28,7 @@ from harness_common.store.memories import owner_of
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 
 _OUTPUT_CHARS: Final = 16_000
+_SPAWN: Final = "spawn_run"
 
 
 class ChildFailed(Permanent):
@@ -135,7 +138,7 @@ async def _share(scope: ToolScope, call: PendingCall, wanted: StartChild) -> _Sh
     key = {"tenant_id": scope.run.tenant_id, "run_id": scope.run.id, "step": scope.step}
     row = await scope.db.fetch_one("children_budget", key)
     assert row is not None
-    among = max(1, scope.calls[call.name] - row["started"])
+    among = max(1, _starters(scope.calls, call.name) - row["started"])
     tokens = _part(
         state.limits.max_tokens,
         state.input_tokens + state.output_tokens + row["tokens"],
@@ -149,6 +152,17 @@ async def _share(scope: ToolScope, call: PendingCall, wanted: StartChild) -> _Sh
         among,
     )
     return _Share(None if tokens is None else int(tokens), cost)
+
+
+def _starters(calls: Mapping[str, int], name: str) -> int:
+    """Count the calls of this step that start a child: those of this tool, and of all agents that
+    are tools, which have a name each.
+    """
+    return sum(
+        count
+        for other, count in calls.items()
+        if other in {name, _SPAWN} or other.startswith(AGENT_TOOL)
+    )
 
 
 def _part(limit: float | None, gone: float, wanted: float | None, among: int) -> float | None:

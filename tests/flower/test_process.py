@@ -82,7 +82,7 @@ def test_a_doorbell_is_found_by_run_and_says_step_and_tenant(
     ring(bell)
     (task,) = until(lambda: flower.tasks(run), 10, "the doorbell is shown")
     assert task["uuid"] == f"{bell.run_id.hex}.v7.r2"
-    assert task["args"] == f"({run}, step 4, v7, {encode('tenant', bell.tenant_id)})"
+    assert task["args"] == f"(step 4, v7, {encode('tenant', bell.tenant_id)}, {run})"
     assert task["name"] == "harness.step"
     page = flower.get(f"/flower/task/{task['uuid']}").text
     assert run in page

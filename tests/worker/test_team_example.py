@@ -41,8 +41,10 @@ async def start(play: Play, agent: str, text: str) -> UUID:
     (row,) = await sql(play.db, "SELECT id, spec FROM agents WHERE name = :n", n=agent)
     await sql(
         play.db,
-        "UPDATE runs SET agent_id = :a, agent_name = :n WHERE id = :r",
-        a=row["id"], n=agent, r=run_id,
+        "UPDATE runs SET agent_id = :a, agent_name = :n, "
+        "limits = jsonb_strip_nulls(limits || jsonb_build_object('max_tokens', CAST(:m AS int))) "
+        "WHERE id = :r",
+        a=row["id"], n=agent, r=run_id, m=row["spec"].get("max_tokens_total"),
     )  # fmt: skip
     return run_id
 
@@ -74,9 +76,13 @@ async def test_a_supervisor_puts_together_what_its_children_found(play, db):
         "Tea has been drunk for some two thousand years."
     )
     children = await sql(
-        db, "SELECT agent_name, depth FROM runs WHERE parent_run_id = :p ORDER BY 1", p=run_id
-    )
+        db, "SELECT agent_name, depth, limits FROM runs WHERE parent_run_id = :p ORDER BY 1",
+        p=run_id,
+    )  # fmt: skip
     assert [(c["agent_name"], c["depth"]) for c in children] == [("researcher", 1), ("writer", 1)]
+    shares = [c["limits"]["max_tokens"] for c in children]
+    assert max(shares) - min(shares) <= 1, "each may use as much as the other"
+    assert 40_000 < sum(shares) <= 50_000
 
 
 async def test_a_triage_hands_over_without_the_number_of_the_card(play, db):
