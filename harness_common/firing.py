@@ -261,6 +261,7 @@ def request(held: _Held, want: _Want) -> StartRun:
     run = {k: v for k, v in held.definition.run.items() if k in _RUN_FIELDS and v is not None}
     if "session_id" in run:
         run["session_id"] = decode("session", run["session_id"])
+    run["skills"] = tuple(run.get("skills", ()))
     return StartRun(
         **run
         | {

@@ -132,7 +132,7 @@ def print_approval(found: Approval) -> None:
     print_pairs(
         {
             "approval": f"{found.id} ({found.status})",
-            "run": f"{found.run_id} ({found.run_status}, agent {found.agent})",
+            "run": f"{found.run_id} ({found.run_status}, agent {found.acting or found.agent})",
             "call": found.call,
             "tool": f"{found.tool} v{found.tool_version} ({found.effect}, risk {found.risk})",
             "asked by": f"model step {origin.get('step')}{taint}",

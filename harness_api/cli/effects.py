@@ -82,7 +82,7 @@ def _print(found: Effect) -> None:
     said = found.resolution or {}
     print_pairs(
         {
-            "run": f"{found.run_id} ({found.run_status}, agent {found.agent})",
+            "run": f"{found.run_id} ({found.run_status}, agent {found.acting or found.agent})",
             "call": found.call,
             "tool": found.tool,
             "arguments": found.arguments,

@@ -49,6 +49,7 @@ def approval_view(row: Row) -> ApprovalView:
         run_id=encode("run", row["run_id"]),
         call=f"{row['step']}.{row['idx']}",
         agent=row["agent_name"],
+        acting=row["acting_name"],
         run_status=shown(Status(row["run_status"]), row["run_cancel_requested"]),
         tool=row["tool"],
         tool_version=row["tool_version"],

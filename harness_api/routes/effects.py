@@ -73,6 +73,7 @@ def effect_view(row: Row) -> EffectView:
         evidence=row["evidence"],
         resolution=row["resolution"],
         agent=row["agent_name"],
+        acting=row["acting_name"],
         run_status=shown(Status(row["run_status"]), row["run_cancel_requested"]),
     )
 

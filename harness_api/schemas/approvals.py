@@ -73,6 +73,8 @@ class ApprovalView(Output):
     run_id: str
     call: str
     agent: str
+    acting: str
+    """The agent under which the run goes on: another than `agent` after a hand-off."""
     run_status: ShownStatus
     tool: str
     tool_version: str

@@ -52,4 +52,6 @@ class EffectView(Output):
     resolution: dict[str, Any] | None
     """What a person said: `outcome`, `by`, `at`, `reason`, and what was known before."""
     agent: str
+    acting: str
+    """The agent under which the run goes on: another than `agent` after a hand-off."""
     run_status: ShownStatus

@@ -76,6 +76,10 @@ class RunAsked(Input):
     concurrency_max: Annotated[
         int, Field(ge=1, le=10_000, description="Runs of the key that may run at once.")
     ] = 1
+    skills: Annotated[
+        list[SkillRef],
+        Field(max_length=20, description="Skills to work with, beside those of the agent."),
+    ] = Field(default_factory=list)
 
     def check_together(self) -> None:
         """Raise `Invalid` when fields do not go together."""
@@ -90,10 +94,6 @@ class RunAsked(Input):
 class RunCreate(RunAsked):
     """A run to start now."""
 
-    skills: Annotated[
-        list[SkillRef],
-        Field(max_length=20, description="Skills to work with, beside those of the agent."),
-    ] = Field(default_factory=list)
     on_busy: Annotated[
         Literal["reject", "enqueue", "interrupt", "steer"],
         Field(description="What to do while the session's last run is still going."),

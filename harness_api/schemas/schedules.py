@@ -177,8 +177,10 @@ class ScheduleTrigger(Input):
 def plain_run(run: RunAsked) -> dict[str, Any]:
     """Return the fields of a run that were given."""
     run.check_together()
-    alone = {"concurrency_max"} if run.concurrency_key is None else set[str]()
-    return run.model_dump(mode="json", exclude_none=True, exclude=alone)
+    empty = {"concurrency_max"} if run.concurrency_key is None else set[str]()
+    if not run.skills:
+        empty.add("skills")
+    return run.model_dump(mode="json", exclude_none=True, exclude=empty)
 
 
 class ScheduleLinks(Output):

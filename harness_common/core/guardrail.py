@@ -7,7 +7,7 @@ reason `guardrail_blocked`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -51,9 +51,19 @@ class Finding:
         return {"rail": self.rail, "where": self.where, "action": self.action, "why": self.why}
 
 
-def blocked(finding: Finding) -> GuardrailBlocked:
-    """Return the error that ends the run before its model is asked."""
-    return GuardrailBlocked(explained(finding), **finding.to_json())
+def blocked(finding: Finding, spent: Mapping[str, Json] | None = None) -> GuardrailBlocked:
+    """Return the error that ends the run before its model is asked; `spent` is what judges have
+    cost until then (`input_tokens`, `output_tokens`, `cost_usd`).
+    """
+    more: dict[str, Json] = {"spent": dict(spent)} if spent else {}
+    return GuardrailBlocked(explained(finding), **finding.to_json(), **more)
+
+
+def spent_by(detail: Json) -> tuple[int, int, float]:
+    """Return what the error of `blocked` says that judges have cost."""
+    spent = detail.get("spent", {}) if isinstance(detail, Mapping) else {}
+    tokens = int(spent.get("input_tokens", 0)), int(spent.get("output_tokens", 0))
+    return (*tokens, float(spent.get("cost_usd", 0.0)))
 
 
 def explained(finding: Finding) -> str:

@@ -16,7 +16,7 @@ from harness_common.core.events import Event
 from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.graph_rules import nodes_done
-from harness_common.core.guardrail import GuardrailBlocked
+from harness_common.core.guardrail import GuardrailBlocked, spent_by
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -65,11 +65,18 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
         Event(ev.STEP_STARTED, {"kind": state.next_kind}, number, one.started_at),
         Event(ev.STEP_FAILED, recorded, number),
     )
-    if failure.code == GuardrailBlocked.code and isinstance(failure.detail, Mapping):
-        events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
     free = replace(
         state, claimed=False, failures=failures, limited=limited, memo=_memo_after(state, one)
     )
+    if failure.code == GuardrailBlocked.code and isinstance(failure.detail, Mapping):
+        events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
+        tokens_in, tokens_out, cost_usd = spent_by(failure.detail)
+        free = replace(
+            free,
+            input_tokens=free.input_tokens + tokens_in,
+            output_tokens=free.output_tokens + tokens_out,
+            cost_usd=free.cost_usd + cost_usd,
+        )
     if state.cancel_requested:
         return then(events, cancelled(free))
     if past_deadline(state, now):

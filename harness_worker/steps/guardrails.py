@@ -108,7 +108,7 @@ class Rails:
             if finding is None:
                 continue
             if finding.action == "block" and is_new:
-                raise blocked(finding)
+                raise blocked(finding, self.judges.spent())
             if finding.text is not None:
                 text = finding.text
                 if is_new:

@@ -46,6 +46,16 @@ class Judges:
             return {}
         return {JUDGES: {**self.ctx.run.state.memo.get(JUDGES, {}), **self._versions}}
 
+    def spent(self) -> dict[str, Json]:
+        """Return what the judges have cost, empty when none was asked."""
+        if not self.input_tokens:
+            return {}
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost_usd": self.cost_usd,
+        }
+
     async def ask(self, rail: JudgeRail, text: str, where: Where) -> str:
         """Return why the text may not pass; an empty text lets it.
 

@@ -20,11 +20,14 @@ from harness_common.commands import (
 )
 from harness_common.core.approval import ApprovalStatus, digest
 from harness_common.core.errors import Conflict, Denied, HarnessError, Invalid
+from harness_common.core.guidance import Guidance
+from harness_common.core.handoff import ACTING
 from harness_common.core.run import Status
-from harness_common.core.step import CallOutcome, ToolsWaiting, Wait
+from harness_common.core.step import CallOutcome, ToolsDone, ToolsWaiting, Wait
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.approvals import Said, decide_in, list_approvals
 from harness_common.store.audit import Actor
+from harness_common.store.effects import CallKey, read_call
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.wake import WakeLoop
 from tests.conformance_store.board import tick_all
@@ -267,6 +270,25 @@ async def test_the_end_of_a_run_closes_its_approvals(play):
     (row, _) = await pending(play, run_id)
     with pytest.raises(Conflict):
         await decide(play, row)
+
+
+async def test_an_approval_and_an_effect_name_who_acts_after_a_hand_off(play):
+    run_id = await play.start()
+    await play.step(run_id, say(tools=["transfer_to_b"]))
+    done = ran("b goes on")
+    handed = Guidance((), (), {ACTING: ["b", 1, 1]})
+    await play.step(run_id, ToolsDone(done.outcomes, handed))
+    await play.step(run_id, say(tools=["pay"]))
+    await play.step(run_id, ToolsWaiting((asks(0, step=4),)))
+    (row,) = await pending(play, run_id)
+    assert (row["agent_name"], row["acting_name"]) == ("a", "b")
+    (row,) = await play.statement("approvals_inbox", before=None, limit=10)
+    assert row["acting_name"] == "b"
+    read = await read_call(play.db, play.tenant_id, CallKey(run_id, 4, 0))
+    assert (read["agent_name"], read["acting_name"]) == ("a", "b")
+    other = await waiting(play, asks(0))
+    (row,) = await pending(play, other)
+    assert row["acting_name"] == "a"
 
 
 async def test_a_call_that_is_asked_about_anew_voids_what_was_said(play):

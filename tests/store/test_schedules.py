@@ -10,6 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from harness_api.schemas.schedules import ScheduleCreate, plain_run
+from harness_common.contracts.skill import Pin, SkillSpec, pins_in
 from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.run import Status
@@ -29,6 +31,7 @@ from harness_common.store.schedules import (
     read_schedule,
     resume_schedule,
 )
+from harness_common.store.skills import put_skill
 from harness_worker.scheduler.cron import CronLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
@@ -153,6 +156,26 @@ async def test_a_time_that_has_come_becomes_a_run(play, shared):
     assert await tick(shared) == 0
     await play.step(run["id"], say())
     await play.check_whole(run["id"])
+
+
+async def test_a_schedule_names_skills_and_each_run_pins_their_newest_version(play, shared):
+    spec = SkillSpec(description="How to audit.", prompt="Add twice.")
+    await put_skill(play.db, play.tenant_id, "audit", spec, ME)
+    asked = ScheduleCreate.model_validate(
+        {
+            "name": "s",
+            "when": {"every_s": 3600},
+            "run": {"agent": "a", "input": "go", "skills": ["audit"]},
+        }
+    )
+    schedule_id = await make(play, run=plain_run(asked.run))
+    first = await fire_once(play, shared, schedule_id)
+    await play.step(first, say())
+    newer = SkillSpec(description="How to audit.", prompt="Add thrice.")
+    await put_skill(play.db, play.tenant_id, "audit", newer, ME)
+    second = await fire_once(play, shared, schedule_id)
+    pins = [pins_in((await play.read(run_id)).overrides) for run_id in (first, second)]
+    assert pins == [(Pin("audit", 1, True),), (Pin("audit", 2, True),)]
 
 
 async def test_the_look_tells_when_the_next_firing_is(play, shared):

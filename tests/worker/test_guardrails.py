@@ -196,3 +196,18 @@ async def test_nothing_passes_a_rail_that_does_not_work(play, db, name, code):
     failed = await events(play, run_id, "step.failed")
     assert failed[0]["payload"]["error"]["code"] == code
     assert state.status is (Status.FAILED if name == "broken" else Status.DELAYED)
+
+
+async def test_what_a_judge_of_the_input_costs_is_the_runs_also_when_it_says_no(play, db):
+    rails = {"input": [{"kind": "judge", "agent": "critic"}]}
+    verdict = '{"ok": false, "why": "it is rude"}'
+    runtime, talker = await guarded(play, db, rails, verdicts=[verdict])
+    await put(play, "critic", system="You are strict.")
+    run_id = await play.start("you fool")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
+    assert len(talker.asked) == 1, "the agent's own model was not asked"
+    assert (state.input_tokens, state.output_tokens, state.cost_usd) == (10, 5, 0.5)
+    (event,) = await events(play, run_id, "guardrail.")
+    assert event["payload"]["spent"] == {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.5}

@@ -17,6 +17,7 @@ class Approval(View):
     run_id: str
     call: str
     agent: str = ""
+    acting: str = ""
     run_status: str = ""
     tool: str
     tool_version: str = ""
@@ -65,6 +66,7 @@ class Effect(View):
     evidence: dict[str, Any] | None = None
     resolution: dict[str, Any] | None = None
     agent: str = ""
+    acting: str = ""
     run_status: str = ""
 
 

@@ -110,11 +110,18 @@ def approvals_inbox(t: Tables, p: Params) -> list[Row]:
     return approvals_list(t, {**p, "status": "pending", "run_id": None})
 
 
+def acting_name(run: Row) -> str:
+    """Return the agent under which a run goes on: another than its own after a hand-off."""
+    handed: str = (run["memo"].get("acting") or [run["agent_name"]])[0]
+    return handed
+
+
 def _with_run(t: Tables, row: Row) -> Row:
     run = t.runs.get(row["tenant_id"], row["run_id"])
     assert run is not None
     return row | {
         "agent_name": run["agent_name"],
+        "acting_name": acting_name(run),
         "run_status": run["status"],
         "run_cancel_requested": run["cancel_requested"],
         "now": t.clock(),

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from harness_common.store import json_codec
 from harness_common.store.db import Row
+from harness_common.store.memory.approvals import acting_name
 from harness_common.store.memory.commit import end_calls, evidence
 from harness_common.store.memory.tables import Params, Tables, as_json
 
@@ -212,6 +213,7 @@ def _about(t: Tables, call: Row) -> Row:
         "run_status": run["status"],
         "run_step": run["step"],
         "agent_name": run["agent_name"],
+        "acting_name": acting_name(run),
         "run_cancel_requested": run["cancel_requested"],
         "worker": workers[-1] if workers else None,
     }

@@ -1,5 +1,5 @@
 -- One call of the ledger with what a person needs to decide about it: its run, who started it, why it is unknown.
-SELECT c.*, r.status AS run_status, r.step AS run_step, r.agent_name, r.cancel_requested AS run_cancel_requested, s.worker
+SELECT c.*, r.status AS run_status, r.step AS run_step, r.agent_name, coalesce(r.memo->'acting'->>0, r.agent_name) AS acting_name, r.cancel_requested AS run_cancel_requested, s.worker
 FROM tool_calls c
 JOIN runs r ON r.tenant_id = c.tenant_id AND r.id = c.run_id
 LEFT JOIN LATERAL (
