@@ -365,7 +365,6 @@ class _Dev:
             "Flower": self._options.flower_url,
             "Admin key": _shown(self._data_dir / "admin.key"),
             "Logs": f"{_shown(self._data_dir / 'logs')}/",
-            "Console": f"{self._options.api_url}/console",
             "Try": NEXT_COMMAND,
             "Stop": "Ctrl-C",
         }

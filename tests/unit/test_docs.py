@@ -25,8 +25,8 @@ PAGES = sorted(p for p in tracked_files() if p.suffix == ".md")
 MADE = {"api.md", "cli.md", "settings.md", "states.md"}
 _FENCE = re.compile(r"^ *(```|~~~)")
 _PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]*$|…|\.\.\.|^\[|\]$")
-_OF_OTHERS = {"HARNESS_SERVICE_HOST"}
-"""Named as what Kubernetes sets."""
+_OF_OTHERS = {"HARNESS_SERVICE_HOST", "HARNESS_IMAGE", "HARNESS_SITE"}
+"""Named as what Kubernetes sets, and as what docker-compose.yml reads."""
 
 
 def name(page: Path) -> str:
