@@ -1,0 +1,42 @@
+"""A real scheduler lets its metrics be read while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from harness_common.embedded.process import free_port
+from harness_common.settings import TelemetrySettings
+from harness_worker.scheduler.service import Scheduler
+
+
+async def test_a_leading_scheduler_shows_what_it_does_and_what_waits(config, db, redis):
+    port = free_port()
+    told = TelemetrySettings(scheduler_metrics_port=port)
+    scheduler = Scheduler(config.model_copy(update={"telemetry": told}))
+    running = asyncio.create_task(scheduler.run())
+    try:
+        async with asyncio.timeout(60), httpx.AsyncClient() as client:
+            found: dict[str, float] = {}
+            while found.get("harness_leader") != 1 or "harness_overdue_seconds" not in found:
+                await asyncio.sleep(0.05)
+                try:
+                    text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+                except httpx.TransportError:
+                    continue
+                families = text_string_to_metric_families(text)
+                found = {s.name: s.value for f in families for s in f.samples}
+        assert found["harness_database_answers"] == 1
+        assert found["harness_runs"] == 0
+        assert found["harness_scheduler_tick_seconds_count"] >= 1
+    finally:
+        scheduler.stop()
+        await running
+    async with httpx.AsyncClient() as client:
+        try:
+            await client.get(f"http://127.0.0.1:{port}/metrics")
+        except httpx.TransportError:
+            return
+    raise AssertionError("the port is still served after the end")
