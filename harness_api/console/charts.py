@@ -49,8 +49,8 @@ def throughput(rows: Sequence[Row], since: datetime, window: timedelta, slices: 
     """Draw how many runs ended in each slice of a window; the view box is 12 wide a slice."""
     counts = [dict.fromkeys(ENDS, 0) for _ in range(slices)]
     for row in rows:
-        if row["status"] in ENDS:
-            counts[min(max(row["slice"], 0), slices - 1)][row["status"]] += row["runs"]
+        if row["status"] in ENDS and row["slice"] >= 0:
+            counts[min(row["slice"], slices - 1)][row["status"]] += row["runs"]
     most = max(sum(each.values()) for each in counts)
     stacks = []
     for index, each in enumerate(counts):

@@ -27,7 +27,10 @@ LONG: Final = 20_000
 
 def clean(text: object) -> str:
     """Take out of a text what could deceive its reader; the escaping is Jinja's."""
-    return _ODD.sub("\ufffd", _CONTROL.sub("", str(text)))
+    shown = str(text)
+    if shown.isprintable() and shown.isascii():  # almost all of what a page shows
+        return shown
+    return _ODD.sub("\ufffd", _CONTROL.sub("", shown))
 
 
 def short(text: object, most: int = 120) -> str:

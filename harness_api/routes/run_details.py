@@ -94,7 +94,8 @@ def _step(row: Row, answer: dict[str, Any], calls: list[Row], failed: int) -> St
     )
 
 
-def _tool_call(row: Row, run_id: str) -> ToolCallView:
+def tool_call_view(row: Row, run_id: str) -> ToolCallView:
+    """Show an entry of the ledger."""
     return ToolCallView(
         call=_call(row),
         step=row["step"],
@@ -182,7 +183,7 @@ async def get_tool_calls(
         services.db, caller.tenant_id, run_id, after=(step, index), limit=limit + 1
     )
     shown = encode("run", run_id)
-    data, next_cursor = page(rows, limit, lambda row: _tool_call(row, shown), "step", "idx")
+    data, next_cursor = page(rows, limit, lambda row: tool_call_view(row, shown), "step", "idx")
     return Page(data=data, next_cursor=next_cursor)
 
 

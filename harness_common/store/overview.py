@@ -14,6 +14,8 @@ from uuid import UUID
 from harness_common.store.db import Database, Row, run_sql
 
 WINDOW: Final = timedelta(hours=1)
+ENDED: Final = 10_000
+"""How many runs that ended are looked at; `overview_ended` has the same number."""
 SLICES: Final = 12
 """Parts of the window, five minutes each."""
 
@@ -25,10 +27,8 @@ class Overview:
     tenant: Row
     since: datetime
     ended: list[Row]
-    """By slice of the window and status: `runs`, `cost_usd`, `tokens`."""
-    day: list[Row]
-    """Of the day so far (UTC), by status."""
-    errors: list[Row]
+    """By slice (negative before the window), status and code of the failure: `runs`, `last_at`, and
+    of today (UTC) `runs_today`, `cost_today` and `tokens_today`."""
     steps: list[Row]
     """By kind, the first of all kinds: `steps`, `again`, `p50_ms`, `p99_ms`; with the number of
     `runs` looked at and how often one was `taken` over."""
@@ -42,15 +42,13 @@ async def read_overview(db: Database, tenant_id: UUID, now: datetime) -> Overvie
     since = now - WINDOW
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     mine = {"tenant_id": tenant_id}
-    window = {**mine, "since": since, "slice_s": WINDOW.total_seconds() / SLICES}
-    day = {**mine, "since": midnight, "slice_s": 86_400.0}
+    slice_s = WINDOW.total_seconds() / SLICES
+    window = {**mine, "since": since, "slice_s": slice_s, "midnight": midnight}
     async with db.tenant_transaction(tenant_id) as conn:
         return Overview(
             tenant=(await run_sql(conn, "tenant_view", mine, db.timeout_s))[0],
             since=since,
             ended=await run_sql(conn, "overview_ended", window, db.timeout_s),
-            day=await run_sql(conn, "overview_ended", day, db.timeout_s),
-            errors=await run_sql(conn, "overview_errors", window, db.timeout_s),
             steps=await run_sql(conn, "overview_steps", window, db.timeout_s),
             queue=await run_sql(conn, "overview_queue", mine, db.timeout_s),
             waiting=await run_sql(conn, "overview_waiting", mine, db.timeout_s),

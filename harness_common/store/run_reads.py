@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from harness_common.core.run import TERMINAL, Status
 from harness_common.core.session import NEEDS_A_PERSON
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.partitions import lowest_id
 from harness_common.store.schema import (
     agents,
     artifacts,
@@ -50,6 +51,10 @@ class RunFilter:
     """Words of the input or the agent's name, looked for in the newest `SEARCHED` runs."""
 
 
+_ID_BEFORE_ROW: Final = timedelta(minutes=1)
+"""An id holds the time at which it was made, which the row may follow by a transaction's length: so
+near to a bound rows are compared, beyond it the index leaves them out.
+"""
 SEARCHED: Final = 5_000
 """How many runs one search for words reads: their inputs have no index, and may be encrypted, when
 nothing is found in them.
@@ -163,8 +168,10 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         out.append(runs.c.tags.cast(JSONB).contains(dict(wanted.tags)))
     if wanted.created_after is not None:
         out.append(runs.c.created_at >= wanted.created_after)
+        out.append(runs.c.id >= lowest_id(wanted.created_after - _ID_BEFORE_ROW))
     if wanted.created_before is not None:
         out.append(runs.c.created_at < wanted.created_before)
+        out.append(runs.c.id < lowest_id(wanted.created_before + _ID_BEFORE_ROW))
     if wanted.retried is not None:
         out.append(_was_retried() if wanted.retried else ~_was_retried())
     return out

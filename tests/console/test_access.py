@@ -44,7 +44,7 @@ def _routes() -> list[tuple[str, str]]:
         for router in PAGES
         for route in router.routes
         if isinstance(route, APIRoute)
-        for method in route.methods
+        for method in route.methods or ()
         if "login" not in route.path and "static" not in route.path and "logout" not in route.path
     )
 

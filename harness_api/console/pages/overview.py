@@ -23,6 +23,7 @@ from harness_common.core.ids import decode, encode
 from harness_common.core.run import Status
 from harness_common.store.db import Row
 from harness_common.store.overview import (
+    ENDED,
     SLICES,
     WINDOW,
     Overview,
@@ -48,7 +49,8 @@ async def overview(services: Use, visit: CanRead) -> Response:
         "tenant": found.tenant,
         "chart": charts.throughput(found.ended, found.since, WINDOW, SLICES),
         "rates": _rates(found),
-        "errors": found.errors,
+        "errors": _errors(found.ended),
+        "looked_at": ENDED,
         "kinds": [row for row in found.steps if row["kind"]],
         "queue": await _queue(services, visit, found.queue),
         "waiting": [_waits(row) for row in found.waiting[:_SHOWN]],
@@ -92,17 +94,30 @@ def _rates(found: Overview) -> dict[str, Any]:
         "steps": steps,
         "p50_ms": every.get("p50_ms"),
         "p99_ms": every.get("p99_ms"),
-        "cost_today": sum(row["cost_usd"] for row in found.day),
-        "tokens_today": sum(row["tokens"] for row in found.day),
-        "runs_today": sum(row["runs"] for row in found.day),
+        "cost_today": sum(row["cost_today"] for row in found.ended),
+        "tokens_today": sum(row["tokens_today"] for row in found.ended),
+        "all_seen": sum(row["runs"] for row in found.ended) < ENDED,
     }
 
 
 def _by_status(rows: Sequence[Row]) -> dict[str, int]:
     out: dict[str, int] = {}
     for row in rows:
-        out[row["status"]] = out.get(row["status"], 0) + row["runs"]
+        if row["slice"] >= 0:
+            out[row["status"]] = out.get(row["status"], 0) + row["runs"]
     return out
+
+
+def _errors(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Count why runs of the window failed, the most frequent first."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["status"] == Status.FAILED and row["slice"] >= 0:
+            one = found.setdefault(row["code"], {"runs": 0, "last_at": row["last_at"]})
+            one["runs"] += row["runs"]
+            one["last_at"] = max(one["last_at"], row["last_at"])
+    listed = [{"code": code, **one} for code, one in found.items()]
+    return sorted(listed, key=lambda one: (-one["runs"], one["code"]))[:_SHOWN]
 
 
 async def _queue(services: Services, visit: Visit, rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 from fastapi import Path, Query, Response
 
@@ -16,16 +17,22 @@ from harness_api.console.live import live_stream
 from harness_api.console.routing import new_pages
 from harness_api.console.timeline import timeline, words_by_step
 from harness_api.console.visit import Visit
-from harness_api.deps import Use
+from harness_api.deps import Services, Use
 from harness_api.routes import run_details
 from harness_api.routes.ids import RunId
 from harness_api.routes.runs import get_run
-from harness_api.schemas.runs import EventView, RunView
+from harness_api.schemas.runs import EventView, RunView, ToolCallView
 from harness_api.sse import event_json
 from harness_common.core.errors import NotFound
+from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL
 from harness_common.store.reads import contents_at
-from harness_common.store.run_reads import read_events, read_messages_of_steps, view_run
+from harness_common.store.run_reads import (
+    read_events,
+    read_messages_of_steps,
+    read_tool_calls,
+    view_run,
+)
 
 router = new_pages("/console/runs/{run_id}")
 
@@ -58,6 +65,22 @@ def _frame(visit: Visit, run: RunView, tab: str) -> dict[str, Any]:
     }
 
 
+async def _calls(
+    services: Services, visit: Visit, run_id: UUID, first: int, last: int
+) -> list[ToolCallView]:
+    """Read the ledger of some steps."""
+    rows = await read_tool_calls(
+        services.db,
+        visit.caller.tenant_id,
+        run_id,
+        after=(first, -1),
+        to_step=last,
+        limit=_CALLS,
+    )
+    shown = encode("run", run_id)
+    return [run_details.tool_call_view(row, shown) for row in rows]
+
+
 def _answer(visit: Visit, template: str, values: dict[str, Any]) -> Response:
     """Answer with the page, or with its live part when HTMX refreshes it."""
     if visit.htmx:
@@ -79,14 +102,14 @@ async def run_page(run_id: RunId, services: Use, visit: CanRead, after: After = 
     found = await run_details.get_steps(run_id, services, caller, PAGE, str(first))
     steps = found.data
     last = steps[-1].step if steps else first
-    calls = await run_details.get_tool_calls(run_id, services, caller, _CALLS, f"{first}.999999999")
+    calls = await _calls(services, visit, run_id, first + 1, last)
     rows = await read_messages_of_steps(
         db, caller.tenant_id, run_id, first=first + 1, last=max(last, first + 1)
     )
     claimed = (await view_run(db, caller.tenant_id, run_id))["claimed_at"]
     shown = timeline(
         steps,
-        [c for c in calls.data if c.step <= last],
+        calls,
         [run_details.message_view(row) for row in rows],
         (claimed, datetime.now(UTC)) if run.worker and claimed else None,
     )
@@ -115,9 +138,7 @@ async def step_page(
     found = await run_details.get_steps(run_id, services, caller, 1, str(step - 1))
     if not found.data or found.data[0].step != step:
         raise NotFound(f"{run.id} has no committed step {step}; it has {run.step}")
-    calls = await run_details.get_tool_calls(
-        run_id, services, caller, _CALLS, f"{step - 1}.999999999"
-    )
+    calls = await _calls(services, visit, run_id, step, step)
     rows = await read_messages_of_steps(
         services.db, caller.tenant_id, run_id, first=step, last=step
     )
@@ -129,7 +150,7 @@ async def step_page(
         "step.html",
         **values,
         step=found.data[0],
-        calls=[c for c in calls.data if c.step == step],
+        calls=calls,
         messages=messages,
         answer=words_by_step(messages).get(step, ""),
         checkpoint=checkpoint.data[0],
