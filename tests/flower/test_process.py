@@ -110,6 +110,7 @@ def test_queues_are_counted_over_priorities_also_those_that_nobody_serves(
     assert flower.get(f"/flower/worker/{idle_worker}").status_code == 200
 
 
+@pytest.mark.nightly
 def test_it_hears_again_soon_after_the_broker_was_away(
     flower: FlowerProcess, broker: EmbeddedValkey, ring: Ring
 ) -> None:
@@ -138,6 +139,7 @@ def test_sigterm_ends_it_at_once_with_the_broker_away(
     assert flower.process.wait(2) == 0
 
 
+@pytest.mark.nightly
 def test_it_ends_when_workers_answer_and_none_of_their_events_comes(
     broker: EmbeddedValkey, services_dir: Path, idle_worker: str
 ) -> None:
