@@ -26,7 +26,7 @@ from harness_common.store.agents import put_agent
 from harness_common.store.apply import RING_AFTER_S
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 
 _HOLD: Final = 25
 """Runs after which submitting tells the scheduler to leave them alone: well within its 5 s."""
@@ -142,7 +142,7 @@ class Load:
     async def _ring_after(self, bells: Sequence[Doorbell], seconds: float) -> None:
         """Set after how long the scheduler rings again."""
         async with self.db.connection() as conn:
-            await conn.execute(
+            await pg(conn).execute(
                 "UPDATE runs SET rung_at = clock_timestamp(), "
                 "wake_at = clock_timestamp() + make_interval(secs => %s) "
                 "WHERE tenant_id = %s AND id = ANY(%s)",

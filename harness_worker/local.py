@@ -74,6 +74,8 @@ class LocalBell:
 
     def __init__(self, at_once: int) -> None:
         self.runtime: Runtime | None = None
+        self.lost = 0
+        self.works = True
         self._places = asyncio.Semaphore(at_once)
         self._tasks: set[asyncio.Task[None]] = set()
 

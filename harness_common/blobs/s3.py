@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from harness_common.contracts.blob import Blobs
@@ -52,6 +52,20 @@ class S3Blobs:
         with _named():
             found = await self._store.get_async(self.key(digest))
             return bytes(await found.bytes_async())
+
+    async def delete(self, digest: str, unused_s: float) -> bool:
+        """Delete the bytes unless they were put within `unused_s` (each `put` writes the object, so
+        that the store knows when); return whether they are gone.
+        """
+        with _named():
+            try:
+                written = (await self._store.head_async(self.key(digest)))["last_modified"]
+            except FileNotFoundError:
+                return True
+            if (datetime.now(UTC) - written).total_seconds() < unused_s:
+                return False
+            await self._store.delete_async(self.key(digest))
+            return True
 
 
 @contextmanager

@@ -63,6 +63,11 @@ class Doorbell:
 class Rings(Protocol):
     """Whoever rings doorbells: `Bell` over the broker, or within one process."""
 
+    lost: int
+    """Doorbells that were not taken; the scheduler rings again."""
+    works: bool
+    """Whether the last ones were taken."""
+
     def ring(self, bell: Doorbell) -> None:
         """Send one doorbell soon; never raises and never waits."""
         ...

@@ -26,7 +26,8 @@ async def sweep(
 ) -> int:
     """Delete some blobs that are due; return how many rows were looked at."""
     rows = await shared.db.fetch("blob_garbage_pick", {"grace_s": grace_s, "limit": limit})
-    over, later = [], []
+    over: list[Row] = []
+    later: list[Row] = []
     for row in rows:
         done = row["named"] or await _gone(blobs, row["sha256"], grace_s)
         (over if done else later).append(row)

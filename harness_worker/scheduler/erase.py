@@ -15,7 +15,6 @@ from typing import Final
 import structlog
 
 from harness_common.commands import cancel_run
-from harness_common.coord.channel import Channel
 from harness_common.core.errors import HarnessError
 from harness_common.core.ids import encode
 from harness_common.store import erase, json_codec
@@ -41,7 +40,7 @@ class EraseLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._channel = Channel(shared.redis, shared.settings.redis.prefix)
+        self._channel = shared.signals()
         self._open: list[Erasure] = []
         self._next = 0.0
 
@@ -110,7 +109,7 @@ class EraseLoop:
         except (HarnessError, KeyError, TypeError, ValueError) as error:
             log.error("erase.not_cancelled", run_id=str(run_id), error=repr(error)[:300])
             return
-        if asked.claimed_by is not None:
+        if asked.claimed_by is not None and self._channel is not None:
             await self._channel.cancel(asked.claimed_by, run_id)  # type: ignore[arg-type]
 
     async def _erase(self, one: Erasure) -> float:

@@ -9,7 +9,7 @@ pause of several times as long as it took: nothing waits for this loop. What a l
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -97,7 +97,7 @@ class RetentionLoop:
         rows = await self._shared.db.fetch("blob_garbage_pick", {"grace_s": 0.0, "limit": 1})
         return bool(rows)
 
-    async def round(self) -> AsyncIterator[int]:
+    async def round(self) -> AsyncGenerator[int, None]:
         """Do all there is to do; yield after each batch the rows it deleted."""
         while await sweep(self._shared, self._blobs) == BATCH:
             yield 0

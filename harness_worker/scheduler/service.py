@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import structlog
 
-from harness_common.broker.publish import Bell, Rings
+from harness_common.broker.publish import Rings
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.redis import RedisFault, connect
@@ -127,8 +127,7 @@ class Scheduler:
                 db, asyncio.get_running_loop(), settings.worker.lease_s
             )
             metrics.REGISTRY.register(platform_metrics)
-            if isinstance(bell, Bell):
-                metrics.doorbells_lost.set_function(lambda: bell.lost)
+            metrics.doorbells_lost.set_function(lambda: bell.lost)
             hide = serve(metrics.REGISTRY, told.metrics_host, told.scheduler_metrics_port)
             try:
                 await self.serve(shared, channel, led=platform_metrics.lead)

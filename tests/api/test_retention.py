@@ -17,7 +17,7 @@ from harness_common.crypto.keks import make_kek
 from harness_common.settings import RetentionSettings, SecretSettings
 from harness_common.store import export, keyring
 from harness_common.store.artifacts import save_artifact
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 from harness_common.store.schema import metadata
 from tests.store.play import Play, ran, say, sql
 
@@ -310,7 +310,7 @@ async def test_storage_of_tenants_is_for_the_operator_even_below_the_api(db, con
             Database(config.database_login("api")) as api_db,
             api_db.tenant_transaction(tenant.id) as conn,
         ):
-            cursor = await conn.execute(
+            cursor = await pg(conn).execute(
                 "SELECT * FROM storage_of_tenants(100, NULL, NULL, NULL, NULL)"
             )
             assert len(await cursor.fetchall()) == count

@@ -7,6 +7,8 @@ import asyncio
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from harness_common.broker.app import make_app
+from harness_common.broker.publish import Bell
 from harness_common.embedded.process import free_port
 from harness_common.settings import TelemetrySettings
 from harness_worker.scheduler.service import Scheduler
@@ -16,7 +18,7 @@ async def test_a_leading_scheduler_shows_what_it_does_and_what_waits(config, db,
     port = free_port()
     told = TelemetrySettings(scheduler_metrics_port=port)
     scheduler = Scheduler(config.model_copy(update={"telemetry": told}))
-    running = asyncio.create_task(scheduler.run())
+    running = asyncio.create_task(scheduler.run(Bell(make_app(config))))
     try:
         async with asyncio.timeout(60), httpx.AsyncClient() as client:
             found: dict[str, float] = {}

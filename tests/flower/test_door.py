@@ -19,7 +19,7 @@ from harness_api.app import create_app
 from harness_api.console.session import COOKIE
 from harness_api.flower import MAX_FORM_BYTES, MAX_PAGE_BYTES, address
 from harness_common.settings import FlowerSettings, Settings
-from harness_common.store.db import Database
+from harness_common.store.db import Database, pg
 from tests.fakes.http_server import Page, serving
 from tests.fakes.tenant import Tenant
 from tests.flower.conftest import PASSWORD, FlowerProcess
@@ -64,7 +64,9 @@ async def browser(app: FastAPI, key: str) -> httpx.AsyncClient:
 async def operator(db: Database, tenant: Tenant) -> Tenant:
     """Make `tenant` the one that runs the platform."""
     async with db.transaction() as conn:
-        await conn.execute("UPDATE tenants SET operator = true WHERE tenant_id = %s", (tenant.id,))
+        await pg(conn).execute(
+            "UPDATE tenants SET operator = true WHERE tenant_id = %s", (tenant.id,)
+        )
     return tenant
 
 

@@ -36,7 +36,8 @@ def blobs(tmp_path):
 
 @pytest.fixture
 async def shared(db) -> Shared:
-    return await lead(db)
+    leading: Shared = await lead(db)
+    return leading
 
 
 async def prune(shared: Shared, blobs, **days: int | float) -> int:
@@ -279,7 +280,7 @@ async def test_a_long_run_goes_by_pieces_and_may_be_broken_off(play, db, shared,
     )
     await sql(db, "UPDATE runs SET next_seq = 1051 WHERE id = :r", r=run_id)
     shared.settings = Settings(retention=RetentionSettings(runs_days=2, batch_rows=100))
-    before = await left(db, run_id)
+    before = after = await left(db, run_id)
     work = RetentionLoop(shared, blobs).round()
     for _ in range(5):
         await anext(work)

@@ -16,7 +16,7 @@ __all__ = ["Done", "harness", "server"]
 
 ERASURE = "ers_" + "1" * 32
 TENANT = "ten_" + "2" * 32
-ONE = {
+ONE: dict[str, object] = {
     "id": ERASURE, "subject": "user", "tenant_id": TENANT, "user_id": "ann", "phase": "stopping",
     "counts": {}, "asked_by": "key_1", "created_at": AT, "finished_at": None,
 }  # fmt: skip
