@@ -55,7 +55,9 @@ class S3Blobs:
 
     async def delete(self, digest: str, unused_s: float) -> bool:
         """Delete the bytes unless they were put within `unused_s` (each `put` writes the object, so
-        that the store knows when); return whether they are gone.
+        that the store knows when); return whether they are gone. S3 has no "delete unless written
+        since": of the same bytes put in the very instant between, only a bucket with versions has
+        a copy.
         """
         with _named():
             try:

@@ -67,6 +67,18 @@ async def test_what_is_not_there_is_a_missing_file(blobs):
         await blobs.get(hashlib.sha256(b"never kept").hexdigest())
 
 
+async def test_bytes_are_deleted_unless_they_were_just_put(blobs):
+    kept, gone = await blobs.put(b"kept"), await blobs.put(b"gone")
+    assert not await blobs.delete(kept, 60)
+    assert await blobs.delete(gone, 0)
+    assert await blobs.delete(gone, 0), "again"
+    assert await blobs.get(kept) == b"kept"
+    with pytest.raises(FileNotFoundError):
+        await blobs.get(gone)
+    assert await blobs.put(b"gone") == gone
+    assert await blobs.get(gone) == b"gone"
+
+
 async def test_a_store_that_does_not_answer_is_transient(monkeypatch):
     _point_to(monkeypatch, "http://127.0.0.1:1")
     with pytest.raises(Transient, match="blob store"):

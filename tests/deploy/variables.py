@@ -8,17 +8,10 @@ from pydantic import BaseModel
 
 from harness_common.settings import _NOT_SETTINGS, Settings
 
-_COME_WITH = {
-    *("HARNESS_FLOWER_URL", "HARNESS_FLOWER__HOST", "HARNESS_FLOWER__PASSWORD"),
-    "HARNESS_TELEMETRY__METRICS_HOST",
-    "HARNESS_TELEMETRY__WORKER_METRICS_PORT",
-    "HARNESS_TELEMETRY__SCHEDULER_METRICS_PORT",
-}
-
 
 def known_variables() -> set[str]:
     """List every variable of the settings."""
-    found = set(_NOT_SETTINGS) | _COME_WITH
+    found = set(_NOT_SETTINGS)
     for name, field in Settings.model_fields.items():
         group = field.annotation
         if isinstance(group, type) and issubclass(group, BaseModel):
