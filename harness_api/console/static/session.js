@@ -7,6 +7,7 @@
   ];
   let stream = null;
   let box = null;
+  let run;
   let timer = 0;
   let step = 0;
   let written = "";
@@ -69,14 +70,16 @@
   // After a part was fetched the box may be another element, or gone; the stream of the same run goes on.
   const follow = () => {
     const found = document.querySelector("[data-stream]");
-    const same = box && found && box.dataset.run === found.dataset.run;
+    const same = found && run === found.dataset.run;  // the box itself may have been changed in place
     box = found;
+    run = found?.dataset.run;
     if (same) {
       show();
       return;
     }
     stream?.close();
     written = "";
+    step = 0;
     if (box) open();
   };
 
