@@ -54,6 +54,7 @@ OF_TENANT: Final[tuple[tuple[str, Table, tuple[str, ...]], ...]] = (
     ("mcp_tool", t.mcp_tools, ("server_id", "name")),
     ("api_key", t.api_keys, ("id",)),
     ("retention", t.retention, ("tenant_id",)),
+    ("saved_view", t.console_views, ("id",)),
     ("usage", t.usage, ("day", "model")),
     ("context_part", t.context_parts, ("digest",)),
     ("audit", t.audit, ("id",)),

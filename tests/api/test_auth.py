@@ -66,6 +66,9 @@ async def test_every_route_under_v1_refuses_a_request_without_a_key(app, api):
             "webhook",
             "delivery",
             "memory",
+            "worker",
+            "tenant",
+            "erasure",
         ):
             kind = "api_key" if part == "key" else part
             shown = encode(kind, UUID(int=7))

@@ -91,7 +91,7 @@ async def test_a_heartbeat_tells_what_to_stop_and_what_is_not_known(play):
     await cancel_run(play.db, play.tenant_id, run_id, by="ann")
     params = {
         "worker": play.worker, "held": 1, "claims": [run.claim_id], "queue_age_s": 0.0,
-        "orphan_after_s": -1.0, "throttle_ends_after_s": 60.0,
+        "sandbox": None, "orphan_after_s": -1.0, "throttle_ends_after_s": 60.0,
     }  # fmt: skip
     rows = await play.db.fetch("heartbeat", params)
     own = [r for r in rows if r["run_id"] is None]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from uuid import UUID
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from harness_api.console import vendor
 from harness_api.console.access import check_rules
 from harness_api.console.pages import PAGES
 from harness_api.console.render import ENV, clean
+from harness_common.core.ids import encode
 from harness_common.settings import Settings
 from tests.console.conftest import SAME, LogIn, send
 from tests.fakes.tenant import Tenant
@@ -49,12 +51,20 @@ def _routes() -> list[tuple[str, str]]:
     )
 
 
+def _sample(name: str) -> str:
+    """Make up what may stand in a path: an id of its kind, or a word."""
+    kind = name.removesuffix("_id")
+    if kind == name:
+        return "1"
+    return encode("api_key" if kind == "key" else kind, UUID(int=7))
+
+
 async def test_nobody_gets_in_without_a_session(app: FastAPI):
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://api", headers=SAME
     ) as client:
         for method, template in _routes():
-            path = re.sub(r"\{\w+(:path)?\}", "run_" + "0" * 32, template)
+            path = re.sub(r"\{(\w+)(:path)?\}", lambda found: _sample(found[1]), template)
             answer = await client.request(method, path)
             assert answer.status_code == 303, path
             assert answer.headers["location"].startswith("/console/login"), path

@@ -12,6 +12,7 @@ import pytest
 from harness_common.contracts.sandbox import CageJob, SandboxTier
 from harness_worker.sandbox import bubblewrap
 from harness_worker.sandbox.attempts import ATTEMPTS
+from harness_worker.sandbox.layout import shown_in_cage
 from harness_worker.sandbox.probe import read_lines, try_tier, victims
 from tests.sandbox.conftest import TIERS
 
@@ -78,7 +79,9 @@ async def test_an_escape_is_noticed_by_the_self_test(sandbox):
     """The self-test must be able to fail: a victim file that the cage may read is one."""
     async with victims() as env:
         tried = await try_tier(
-            sandbox, SandboxTier.A, {**env, "HX_SECRET": f"{sys.prefix}/pyvenv.cfg"}
+            sandbox,
+            SandboxTier.A,
+            {**env, "HX_SECRET": shown_in_cage(f"{sys.prefix}/pyvenv.cfg")},
         )
     assert "read_host_secret" in tried.escaped
     assert "got out" in tried.why_not

@@ -79,6 +79,7 @@ class FakeBell:
     def __init__(self) -> None:
         self.rung: list[Doorbell] = []
         self.lost = 0
+        self.works = True
 
     def ring(self, bell: Doorbell) -> None:
         self.rung.append(bell)

@@ -41,6 +41,7 @@ class ScriptModels:
     def __init__(self, **can: Any) -> None:
         self.asked: list[ChatRequest] = []
         self._model = Scripted("x")
+        self.provider = self._model.provider
         self.scope = self._model.scope
         self.capabilities = Capabilities(scripted=True, streaming=False, **can)
         self.uses: tuple[ToolUse, ...] = ()

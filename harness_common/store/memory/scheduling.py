@@ -411,6 +411,8 @@ def heartbeat(t: Tables, p: Params) -> list[Row]:
     out = []
     if row is not None:
         alive = {"died_at": None, "died_why": None, "seen_at": now}
+        if p["sandbox"] is not None:
+            alive["sandbox"] = json_codec.loads(p["sandbox"])
         t.workers.update(row, alive | {n: p[n] for n in ("held", "queue_age_s")})
         own = dict.fromkeys(("tenant_id", "run_id", "claim_id"))
         told = {"condemned": row["died_at"] is not None, "cancel_requested": False, "now": now}

@@ -259,6 +259,12 @@ def children_budget(t: Tables, p: Params) -> list[Row]:
     return [{"started": len(children), "tokens": tokens, "cost_usd": cost}]
 
 
+def fork_hold(t: Tables, p: Params) -> list[Row]:
+    """Say what of a run is gone already; there is nobody here who would delete the rest."""
+    run = t.runs.get(p["tenant_id"], p["run_id"])
+    return [] if run is None else [{"pruned": run["pruned"]}]
+
+
 STATEMENTS: Final[dict[str, Any]] = {
     "tenant_ensure": tenant_ensure,
     "slots_hold": slots_hold,
@@ -268,6 +274,7 @@ STATEMENTS: Final[dict[str, Any]] = {
     "idempotency": idempotency,
     "idempotency_read": idempotency_read,
     "session_head": session_head,
+    "fork_hold": fork_hold,
     "memory_owner": memory_owner,
     "session_memory": session_memory,
     "retry_of": retry_of,
