@@ -83,6 +83,12 @@ def stack(tmp_path_factory):
         yield running
 
 
+@pytest.fixture(autouse=True)
+def both(stack):
+    """Begin when both processes take work: the test before may have ended one of them."""
+    stack.wait_for_workers(2)
+
+
 def start(stack: Stack, name: str) -> str:
     with stack.client() as client:
         answer = client.post("/v1/runs", json={"agent": name, "input": uuid.uuid4().hex})
