@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 app = group("Look at the tenant of the key and change its limits.")
 platform = group("Look at what concerns all tenants and change it: for an operator's key.")
 
+MaxRunning = Annotated[int | None, typer.Option(min=0, help="Runs that may go on at once.")]
+Weight = Annotated[
+    float | None, typer.Option(min=0.01, max=1000, help="Share against other tenants.")
+]
 _NONE = "A number, or `none` for no limit."
 StartsPerS = Annotated[str | None, typer.Option(help=f"Runs started a second. {_NONE}")]
 StepsPerS = Annotated[str | None, typer.Option(help=f"Steps a second. {_NONE}")]
@@ -48,12 +52,8 @@ def show(as_json: Json = False) -> None:
     )
 )
 def limits(
-    max_running: Annotated[
-        int | None, typer.Option(min=0, help="Runs that may go on at once.")
-    ] = None,
-    weight: Annotated[
-        float | None, typer.Option(min=0.01, max=1000, help="Share against other tenants.")
-    ] = None,
+    max_running: MaxRunning = None,
+    weight: Weight = None,
     starts_per_s: StartsPerS = None,
     steps_per_s: StepsPerS = None,
     tokens_per_day: TokensPerDay = None,
@@ -62,12 +62,9 @@ def limits(
 ) -> None:
     """Change the limits of the tenant that are named; without any, show them."""
     changes = _changes(
-        starts_per_s=starts_per_s, steps_per_s=steps_per_s,
+        max_running=max_running, weight=weight, starts_per_s=starts_per_s, steps_per_s=steps_per_s,
         tokens_per_day=tokens_per_day, cost_usd_per_day=cost_usd_per_day,
     )  # fmt: skip
-    changes |= {
-        k: v for k, v in {"max_running": max_running, "weight": weight}.items() if v is not None
-    }
     with connect() as client:
         _print(client.tenant.set_limits(**changes) if changes else client.tenant.get(), as_json)
 
@@ -96,11 +93,14 @@ def platform_limits(
     print_pairs(_going(found))
 
 
-def _changes(**texts: str | None) -> dict[str, float | None]:
+def _changes(**given: str | float | None) -> dict[str, float | None]:
     """Read the limits that were named; raises `Invalid` for what is no number."""
     out: dict[str, float | None] = {}
-    for name, text in texts.items():
+    for name, text in given.items():
         if text is None:
+            continue
+        if not isinstance(text, str):
+            out[name] = text
             continue
         try:
             out[name] = None if text == "none" else float(text)
@@ -132,12 +132,8 @@ def tenants(limit: Limit = 50, as_json: Json = False) -> None:
 )
 def tenant_limits(
     tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its id: ten_…")],
-    max_running: Annotated[
-        int | None, typer.Option(min=0, help="Runs that may go on at once.")
-    ] = None,
-    weight: Annotated[
-        float | None, typer.Option(min=0.01, max=1000, help="Share against other tenants.")
-    ] = None,
+    max_running: MaxRunning = None,
+    weight: Weight = None,
     starts_per_s: StartsPerS = None,
     steps_per_s: StepsPerS = None,
     tokens_per_day: TokensPerDay = None,
@@ -146,12 +142,9 @@ def tenant_limits(
 ) -> None:
     """Change the limits of any tenant that are named; without any, show them."""
     changes = _changes(
-        starts_per_s=starts_per_s, steps_per_s=steps_per_s,
+        max_running=max_running, weight=weight, starts_per_s=starts_per_s, steps_per_s=steps_per_s,
         tokens_per_day=tokens_per_day, cost_usd_per_day=cost_usd_per_day,
     )  # fmt: skip
-    changes |= {
-        k: v for k, v in (("max_running", max_running), ("weight", weight)) if v is not None
-    }
     with connect() as client:
         _print(client.platform.set_tenant_limits(tenant, **changes), as_json)
 

@@ -12,8 +12,8 @@ How a page is added (say, agents):
 
        @router.get("")
        async def agents_page(services: Use, visit: Annotated[Visit, requires_page("agents:read")]):
-           rows = await newest_agents(services.db, visit.caller.tenant_id)
-           return visit.page("agents.html", rows=rows)
+           found = await agents.get_agents(services, visit.caller)
+           return visit.page("agents.html", agents=found.data)
 
        @router.post("/{name}/pause")
        async def pause(name: str, visit: Annotated[Visit, requires_page("agents:write")]):

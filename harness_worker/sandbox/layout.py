@@ -105,7 +105,7 @@ def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> lis
         "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--hostname", "cage",
         "--clearenv",
     ]  # fmt: skip
-    for name, value in {**ENVIRONMENT, "HOME": WORK, "TMPDIR": "/tmp"}.items():  # noqa: S108
+    for name, value in {**ENVIRONMENT, "HOME": WORK, "TMPDIR": TMP}.items():
         argv += ["--setenv", name, value]
     for path in SYSTEM:
         if os.path.islink(path):
@@ -122,7 +122,7 @@ def bwrap_argv(bwrap: str, profile: Profile, seccomp_fd: int, setup: str) -> lis
     size = ["--size", str(profile.disk_bytes)]
     argv += ["--proc", "/proc", "--dev", "/dev", *size, "--tmpfs", "/dev/shm"]  # noqa: S108
     argv += ["--remount-ro", "/dev", *size, "--perms", "0700", "--tmpfs", WORK]
-    argv += [*size, "--perms", "1777", "--tmpfs", "/tmp", "--chdir", WORK]  # noqa: S108
+    argv += [*size, "--perms", "1777", "--tmpfs", TMP, "--chdir", WORK]
     argv += ["--remount-ro", "/", "--seccomp", str(seccomp_fd), "--"]
     return [*argv, *profile.argv(setup, shown_in_cage)]
 

@@ -15,7 +15,7 @@ from harness_api.console.visit import Visit
 from harness_api.deps import Services, Use
 from harness_api.routes.runs import get_runs
 from harness_common.core.errors import NotFound
-from harness_common.store.agents import list_agents
+from harness_common.store.agents import list_agent_names
 from harness_common.store.console_views import delete_view, list_views, save_view
 
 router = new_pages("/console/runs")
@@ -57,7 +57,7 @@ async def runs_page(services: Use, visit: CanRead) -> Response:
 async def _around(services: Services, visit: Visit, filters: dict[str, Any]) -> dict[str, Any]:
     db, caller = services.db, visit.caller
     views = await list_views(db, caller.tenant_id, "runs", caller.name)
-    agents = await list_agents(db, caller.tenant_id, before=None, limit=200)
+    agents = await list_agent_names(db, caller.tenant_id, limit=200)
     kept = {k: v for k, v in filters.items() if k not in {"cursor", "status"}}
     return {
         "quick": [
@@ -65,7 +65,7 @@ async def _around(services: Services, visit: Visit, filters: dict[str, Any]) -> 
             for title, statuses in QUICK
         ],
         "chosen": tuple(filters.get("status", ())),
-        "agents": [row["name"] for row in agents],
+        "agents": agents,
         "views": views,
         "saved": urlencode({k: v for k, v in filters.items() if k != "cursor"}, doseq=True),
     }
