@@ -17,7 +17,7 @@ from harness_common.contracts.graph_compile import tool_names
 from harness_common.contracts.guardrails import Guardrails
 from harness_common.contracts.loop_guards import LoopGuards
 from harness_common.contracts.memory import MemorySpec
-from harness_common.contracts.names import Name, SkillRef, ToolName
+from harness_common.contracts.names import ModelName, Name, SkillRef, ToolName
 from harness_common.contracts.request_options import RequestOptions, options_of
 from harness_common.contracts.stop_when import StopWhen
 from harness_common.contracts.tool_choice import ToolChoice
@@ -26,13 +26,14 @@ from harness_common.core.handoff import TRANSFER
 from harness_common.core.lease import is_quarantine
 from harness_common.core.step import MODEL, NODE
 
+_OF_A_LOOP: Final = (
+    "tool_choice", "stop_when", "guardrails", "handoffs", "memory", "skills", "loop_guards",
+)  # fmt: skip
+"""What only an agent that asks its model in a loop can follow."""
 _GRAPH_TURNS: Final = 10_000
 """Model answers of a graph run: its own caps say how much it does."""
 
 __all__ = ["AgentSpec", "Name", "QueueName", "RetrySpec", "SkillRef", "ToolName"]
-
-ModelName = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,50}/[^\s]{1,150}$")]
-
 
 HandoffTarget = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,51}$")]
 """An agent whose name fits into that of a tool: no dot, at most 52 characters."""
@@ -153,7 +154,16 @@ class AgentSpec(BaseModel):
     def _has_its_graph(self) -> Self:
         if (self.kind == "graph") != (self.graph is not None):
             raise ValueError("`kind: graph` and a `graph` (with `nodes`) go together")
+        if self.graph is not None and (idle := [n for n in _OF_A_LOOP if self._says(n)]):
+            raise ValueError(
+                f"a graph has no use for {', '.join(idle)}: say it of the agent of an `agent` node"
+            )
         return self
+
+    def _says(self, name: str) -> bool:
+        """Tell whether a field is not as it is by itself."""
+        default = type(self).model_fields[name].get_default(call_default_factory=True)
+        return bool(getattr(self, name) != default)
 
     def with_handoffs(self) -> AgentSpec:
         """Return the definition with its hand-offs among its tools."""

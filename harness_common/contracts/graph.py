@@ -11,6 +11,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from harness_common.contracts.names import ModelName
+from harness_common.contracts.output import check_output_schema
+from harness_common.core.errors import Invalid
 from harness_common.core.graph_values import COMPARISONS
 from harness_common.core.message import Json
 
@@ -125,6 +128,14 @@ def _no_call_of_ours(name: str) -> str:
     return name
 
 
+def _output_form(schema: dict[str, Json]) -> dict[str, Json]:
+    try:
+        check_output_schema(schema)
+    except Invalid as error:
+        raise ValueError(error.message) from error
+    return schema
+
+
 class _WithTool(_Part):
     tool: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), AfterValidator(_no_call_of_ours)]
     args: dict[str, Template] = Field(default_factory=dict)
@@ -138,11 +149,20 @@ class _WithModel(_Part):
     """None takes the agent's."""
     model: Annotated[str, Field(pattern=r"^[^/]+/.+$", max_length=200)] | None = None
     """None takes the agent's."""
+    fallback_models: Annotated[tuple[ModelName, ...], Field(max_length=8)] | None = None
+    """Asked in this order when `model` cannot serve. None takes the agent's if the node names no
+    model either.
+    """
     max_output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     options: dict[str, JsonValue] = Field(default_factory=dict)
     """What only this provider understands, over the agent's `model_options`."""
-    parse: Literal["auto", "text", "json"] = "text"
+    output_schema: Annotated[dict[str, JsonValue], AfterValidator(_output_form)] | None = None
+    """JSON Schema of the answer, an object: repaired, checked and asked for again by the agent's
+    `contract`. The node's value is that object.
+    """
+    parse: Literal["auto", "text", "json"] | None = None
+    """None is `json` with an `output_schema` and `text` without."""
 
 
 class _WithAgent(_Part):

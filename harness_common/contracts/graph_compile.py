@@ -33,6 +33,7 @@ from harness_common.core.graph import (
     Work,
     make_graph,
 )
+from harness_common.core.graph_values import literal
 from harness_common.core.message import Json
 from harness_common.core.pointer import write
 
@@ -194,9 +195,12 @@ def _work(node: _Called) -> Work:
                 "max_output_tokens": node.max_output_tokens,
                 "temperature": node.temperature,
                 "options": node.options or None,
+                "fallback_models": None if (f := node.fallback_models) is None else list(f),
+                "output_schema": literal(node.output_schema),
             }
             asked |= {name: value for name, value in more.items() if value is not None}
-            return Work(MODEL_CALL, asked, node.parse, ("prompt", "system"))
+            parse = node.parse or ("text" if node.output_schema is None else "json")
+            return Work(MODEL_CALL, asked, parse, ("prompt", "system"))
         case AgentNode() | DoAgent():
             return Work(AGENT_CALL, _agent_arguments(node), node.parse, ("input",))
         case WaitNode():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -51,6 +52,19 @@ class Limits:
 def is_shared(limit: float | None, own: float | None) -> bool:
     """Tell whether a cap of a run is its parent's: what it has is less than its agent allows."""
     return limit is not None and (own is None or limit < own)
+
+
+def spent_by(detail: Json) -> tuple[int, int, float]:
+    """Return what an error says that answers before it have cost: input and output tokens, USD.
+
+    They are in its detail as `spent`: `input_tokens`, `output_tokens`, `cost_usd`. The step that it
+    ends has no other record of them.
+    """
+    spent = detail.get("spent") if isinstance(detail, Mapping) else None
+    if not isinstance(spent, Mapping):
+        return 0, 0, 0.0
+    tokens = int(spent.get("input_tokens", 0)), int(spent.get("output_tokens", 0))
+    return (*tokens, float(spent.get("cost_usd", 0.0)))
 
 
 def exceeded(limits: Limits, tokens: int, cost_usd: float) -> StopReason | None:

@@ -52,6 +52,19 @@ def fill(template: Json, root: Mapping[str, Json]) -> Json:
     return value
 
 
+def literal(value: Json) -> Json:
+    """Return the template that is filled as this value, whatever its texts are."""
+    match value:
+        case str():
+            return value.replace("${", "$${")
+        case dict():
+            return {name: literal(one) for name, one in value.items()}
+        case list() | tuple():
+            return [literal(one) for one in value]
+        case _:
+            return value
+
+
 def _fill(template: Json, root: Mapping[str, Json]) -> Json:
     match template:
         case str():

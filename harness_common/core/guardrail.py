@@ -59,13 +59,6 @@ def blocked(finding: Finding, spent: Mapping[str, Json] | None = None) -> Guardr
     return GuardrailBlocked(explained(finding), **finding.to_json(), **more)
 
 
-def spent_by(detail: Json) -> tuple[int, int, float]:
-    """Return what the error of `blocked` says that judges have cost."""
-    spent = detail.get("spent", {}) if isinstance(detail, Mapping) else {}
-    tokens = int(spent.get("input_tokens", 0)), int(spent.get("output_tokens", 0))
-    return (*tokens, float(spent.get("cost_usd", 0.0)))
-
-
 def explained(finding: Finding) -> str:
     """Say what was refused and why."""
     what = "input" if finding.where == "input" else "answer"

@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 from harness_common.core import events as ev
 from harness_common.core.approval_rules import asked_events, needs_people, queued, undecided
-from harness_common.core.budget import exceeded
+from harness_common.core.budget import exceeded, spent_by
 from harness_common.core.context_step import compacted, context_full, without_full
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
@@ -16,7 +16,7 @@ from harness_common.core.events import Event
 from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.graph_rules import nodes_done
-from harness_common.core.guardrail import GuardrailBlocked, spent_by
+from harness_common.core.guardrail import GuardrailBlocked
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -68,8 +68,9 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     free = replace(
         state, claimed=False, failures=failures, limited=limited, memo=_memo_after(state, one)
     )
-    if failure.code == GuardrailBlocked.code and isinstance(failure.detail, Mapping):
-        events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
+    if isinstance(failure.detail, Mapping):
+        if failure.code == GuardrailBlocked.code:
+            events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
         tokens_in, tokens_out, cost_usd = spent_by(failure.detail)
         free = replace(
             free,

@@ -7,7 +7,7 @@ twice here: a failure that does not lead to the next model is raised, and the sc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,14 +62,23 @@ Form = Callable[[ChatRequest, Capabilities], ChatRequest]
 
 
 async def ask(
-    ctx: StepContext, request: ChatRequest, *, show: bool = True, form: Form | None = None
+    ctx: StepContext,
+    request: ChatRequest,
+    *,
+    show: bool = True,
+    form: Form | None = None,
+    chain: Sequence[str] | None = None,
+    memo: Mapping[str, Json] | None = None,
 ) -> Asked:
-    """Ask the models of the agent's chain, in order, until one answers.
+    """Ask the models of a chain (the agent's, if it is None), in order, until one answers.
 
-    `request` is put into its `form` for each of them; `show` streams the answer to whoever watches.
-    Raises what `Model.chat` raises, and `Limited` without a call while the provider is throttled.
+    `request` is put into its `form` for each of them; `show` streams the answer to whoever watches;
+    `memo` is as `sample` takes it. Raises what `Model.chat` raises, and `Limited` without a call
+    while the provider is throttled.
     """
-    return await _Asking(ctx, request, show, form).run()
+    if chain is None:
+        chain = (ctx.spec.model, *ctx.spec.fallback_models)
+    return await _Asking(ctx, request, show, form, tuple(chain), memo).run()
 
 
 def first_model(ctx: StepContext) -> Model:
@@ -92,13 +101,20 @@ class _Asking:
     """One question on its way along the chain."""
 
     def __init__(
-        self, ctx: StepContext, request: ChatRequest, show: bool, form: Form | None
+        self,
+        ctx: StepContext,
+        request: ChatRequest,
+        show: bool,
+        form: Form | None,
+        chain: tuple[str, ...],
+        memo: Mapping[str, Json] | None,
     ) -> None:
         self._ctx = ctx
         self._request = request
         self._form = form
         self._show = show
-        self._chain = (ctx.spec.model, *ctx.spec.fallback_models)
+        self._chain = chain
+        self._memo = ctx.run.state.memo if memo is None else memo
         self._tried: list[dict[str, Json]] = []
         self._errors: list[HarnessError] = []
         self._events: list[Event] = []
@@ -157,7 +173,7 @@ class _Asking:
         if len(self._chain) == 1:
             return _Candidate(name, model)
         runtime, run = self._ctx.runtime, self._ctx.run
-        wait_s = runtime.throttles.wait_s(model.scope, run.state.memo)
+        wait_s = runtime.throttles.wait_s(model.scope, self._memo)
         if wait_s > PATIENCE_S:
             why = {"code": "THROTTLED", "message": f"rate limited for {wait_s:.0f} s more"}
             return _Candidate(name, model, why_not=why)
@@ -178,6 +194,7 @@ class _Asking:
             one.model,
             self._request_for(one),
             on_delta,
+            memo=self._memo,
             wants_slot=lambda error: is_last or not goes_on(error, 0, 1),
         )
 

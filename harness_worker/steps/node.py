@@ -13,7 +13,9 @@ from typing import Final
 
 from harness_common.contracts.graph import GraphSpec
 from harness_common.contracts.graph_compile import compiled
+from harness_common.contracts.output import canonical
 from harness_common.core.errors import Permanent
+from harness_common.core.events import Event
 from harness_common.core.graph import APPROVAL_CALL, MODEL_CALL, WAIT_CALL, Graph
 from harness_common.core.graph_log import (
     Asked,
@@ -26,8 +28,10 @@ from harness_common.core.graph_log import (
     take,
 )
 from harness_common.core.graph_progress import Progress
+from harness_common.core.graph_values import parsed
 from harness_common.core.step import CallOutcome, NodesDone, StepResult, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
+from harness_common.redaction import redactor
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.node_approval import APPROVAL, GraphGate
 from harness_worker.steps.node_calls import GraphCalls, value_of
@@ -37,6 +41,7 @@ from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.steps.tools import scope_of
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.runner import ToolRunner
+from harness_worker.tools.validate import schema_problems
 
 _kept: Final = KeptProgress()
 _INLINE_BYTES: Final = 64 * 1024
@@ -62,7 +67,9 @@ async def run(ctx: StepContext) -> StepResult:
         result = await _with_calls(ctx, spec, graph, progress)
     else:
         result = _result(plan(progress, ctx.runtime.clock.now()))
-    if isinstance(result, NodesDone) and result.calls:
+    if isinstance(result, NodesDone) and not result.calls:
+        return _in_form(ctx, result)
+    if isinstance(result, NodesDone):
         _kept.keep(key, len(ctx.messages), result.messages, progress)
     return result
 
@@ -74,6 +81,7 @@ async def _with_calls(
     scope = _wider(await scope_of(ctx))
     runner = ToolRunner(scope, GraphGate(scope, spec, asked))
     calls = [PendingCall.from_row(row) for row in ctx.calls]
+    told: tuple[Event, ...] = ()
     runner.expect(call for call in calls if call.name != MODEL_CALL)
     if ctx.run.overrides.get("recorded"):
         outcomes = await _recorded(ctx, runner, calls)
@@ -81,7 +89,27 @@ async def _with_calls(
         models = ModelCalls(ctx, sum(call.name == MODEL_CALL for call in calls))
         made = GraphCalls(runner, models, graph, asked)
         outcomes = await made.run(calls, put_off_until(ctx.messages))
-    return _unfinished(outcomes) or _follow(progress, asked, outcomes, scope)
+        told = tuple(models.events)
+    return _unfinished(outcomes) or _follow(progress, asked, outcomes, scope, told)
+
+
+def _in_form(ctx: StepContext, done: NodesDone) -> NodesDone:
+    """Let a run whose output has not the form that was asked for fail with what is wrong of it."""
+    schema = ctx.spec.output_schema
+    if schema is None or done.output is None or done.error is not None:
+        return done
+    value = parsed(done.output, "auto")
+    if not (problems := schema_problems(schema, value)):
+        return replace(done, output=canonical(value))
+    listed = "; ".join(f"{at}: {why}" if at else why for at, why in problems)
+    told = redactor.clean(ctx.run.tenant_id, listed)
+    error = {
+        "category": "permanent",
+        "code": "OUTPUT_NOT_IN_FORM",
+        "message": f"the output of the graph does not fit `output_schema`: {told}",
+        "detail": {"next": "change `output` of the graph, or relax `output_schema`"},
+    }
+    return replace(done, output=None, error=error)
 
 
 def _wider(scope: ToolScope) -> ToolScope:
@@ -124,7 +152,11 @@ def _unfinished(outcomes: Sequence[CallOutcome]) -> StepResult | None:
 
 
 def _follow(
-    progress: Progress, asked: Sequence[Asked], outcomes: Sequence[CallOutcome], scope: ToolScope
+    progress: Progress,
+    asked: Sequence[Asked],
+    outcomes: Sequence[CallOutcome],
+    scope: ToolScope,
+    told: tuple[Event, ...],
 ) -> NodesDone:
     values = [value_of(outcome) for outcome in outcomes]
     take(progress, asked, values)
@@ -134,6 +166,7 @@ def _follow(
         done,
         outcomes=tuple(outcomes),
         messages=(results_message(values), *done.messages),
+        events=(*told, *done.events),
         sampled=sampled,
     )
 

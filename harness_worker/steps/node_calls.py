@@ -71,7 +71,7 @@ class GraphCalls:
             raise
         if self._put_off is not None:
             await self._keeper.flush()
-            raise self._put_off
+            raise self._models.unkept(self._put_off)
         await self._keeper.close()
         return [self._outcomes[call.index] for call in calls]
 

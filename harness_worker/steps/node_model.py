@@ -1,34 +1,95 @@
-"""Model nodes of a graph: one sampling each, recorded in the ledger like any other call, so that an
+"""Model nodes of a graph: one answer each, recorded in the ledger like any other call, so that an
 answer that was paid for is never asked for again.
+
+A node asks the way a model step does: along a chain of models, with their breakers, and by its
+contract when it has an `output_schema`. Answers that had not the form are paid for too.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from harness_common.contracts.model import ChatRequest, ChatResult, Usage
+from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, Usage
 from harness_common.core.budget import exceeded
-from harness_common.core.errors import HarnessError, Limited, Transient
+from harness_common.core.doubt import CONTRACT
+from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
+from harness_common.core.events import Event
 from harness_common.core.graph import MODEL_CALL
-from harness_common.core.message import user
+from harness_common.core.message import Json, user
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
+from harness_worker.steps.asking import ask
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.sampling import sample
+from harness_worker.steps.contract.answer import read_answer
+from harness_worker.steps.contract.request import contracted
+from harness_worker.steps.contract.terms import Terms, terms_of
 from harness_worker.tools.call import CancelAsked, PendingCall
 
 _CHARS_PER_TOKEN: Final = 3
 
 
+@dataclass(slots=True)
+class _Spent:
+    """What the answers to one question have cost."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def add(self, other: _Spent) -> None:
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cost_usd += other.cost_usd
+
+
+@dataclass(slots=True)
+class _Question:
+    """One call of a model node while it is being answered."""
+
+    call: PendingCall
+    spent: _Spent = field(default_factory=_Spent)
+    begun: float = field(default_factory=time.monotonic)
+
+    def failed(self, code: str, message: str) -> CallOutcome:
+        return self._outcome(CallStatus.FAILED, message, code)
+
+    def answered(self, answer: ChatResult, text: str) -> CallOutcome:
+        if answer.finish == "refusal":
+            return self._outcome(CallStatus.FAILED, text, "REFUSED", answer.model)
+        return self._outcome(CallStatus.SUCCEEDED, text, None, answer.model)
+
+    def _outcome(
+        self, status: CallStatus, content: str, error: str | None, model: str | None = None
+    ) -> CallOutcome:
+        call = self.call
+        return CallOutcome(
+            index=call.index,
+            tool_use_id=call.tool_use_id,
+            name=call.name,
+            status=status,
+            content=content,
+            error_type=error,
+            duration_ms=(time.monotonic() - self.begun) * 1000,
+            cost_usd=self.spent.cost_usd,
+            input_tokens=self.spent.input_tokens,
+            output_tokens=self.spent.output_tokens,
+            attempt=call.attempt + 1,
+            effect="idempotent",
+            served_by=model,
+        )
+
+
 class ModelCalls:
-    """The samplings of one step."""
+    """The model nodes of one step, and what there is to tell of them."""
 
     def __init__(self, ctx: StepContext, calls: int) -> None:
         self._ctx = ctx
         self._streams = calls == 1
-        self._shown = 0
+        self.events: list[Event] = []
+        self._lost = _Spent()
         self._memo = dict(ctx.run.state.memo)
         state = ctx.run.state
         self._tokens = state.input_tokens + state.output_tokens
@@ -42,57 +103,94 @@ class ModelCalls:
         """
         if call.status in ENDED:
             return call.recorded()
-        held = self._ctx.held
-        if held.cancel_requested or held.release_asked:
-            raise CancelAsked
-        if reason := exceeded(self._ctx.run.state.limits, self._tokens, self._cost_usd):
-            return _failed(call, reason.upper(), "the model was not asked: the budget is used up")
-        begun = time.monotonic()
+        question = _Question(call)
         try:
-            answer = await self._sample(call)
+            return await self._answer(question)
         except Limited:
+            self._lost.add(question.spent)
             raise
         except HarnessError as error:
             state = self._ctx.run.state
             again = state.failures + 1 < state.retry.max_attempts
             if isinstance(error, Transient) and again:
+                self._lost.add(question.spent)
                 raise
-            return _failed(call, error.error_code, error.message)
-        return self._outcome(call, answer, (time.monotonic() - begun) * 1000)
+            return question.failed(error.error_code, error.message)
 
-    async def _sample(self, call: PendingCall) -> ChatResult:
-        ctx, asked = self._ctx, call.arguments
-        model = ctx.runtime.models.get(asked.get("model", ctx.spec.model))
-        # The run's slot of a paced release is good for one call; the others get their own.
+    def unkept(self, error: HarnessError) -> HarnessError:
+        """Return an error that puts the step off with what answers without an outcome have cost."""
+        if self._lost.input_tokens or self._lost.output_tokens:
+            error.detail = {**error.detail, "spent": asdict(self._lost)}
+        return error
+
+    async def _answer(self, question: _Question) -> CallOutcome:
+        """Ask until an answer has the form that is wanted, as often as the contract lets it."""
+        asked, ctx = question.call.arguments, self._ctx
+        request = _request(ctx, asked)
+        memo: Mapping[str, Json] | None = None
+        while True:
+            self._may_ask()
+            terms = _terms(ctx, asked, memo)
+
+            def form(request: ChatRequest, can: Capabilities, terms: Terms = terms) -> ChatRequest:
+                del can  # no tools are offered, so that all models are asked in the same form
+                return contracted(request, terms)
+
+            got = await ask(
+                ctx,
+                request,
+                show=self._streams and terms.output_schema is None,
+                form=form,
+                chain=_chain(ctx, asked),
+                memo=self._slot(),
+            )
+            self._pay(question, got.answer)
+            answer, read = await read_answer(ctx, terms, got.answer)
+            self.events += (*got.guidance.events, *read.events)
+            if read.stop is not None:
+                told = dict(read.error or {})
+                return question.failed(str(told.get("code")), str(told.get("message")))
+            if not read.again:
+                text = answer.message.text() if read.output is None else read.output
+                return question.answered(answer, text)
+            request = replace(request, messages=(*request.messages, answer.message, *read.messages))
+            memo = read.memo[CONTRACT]
+
+    def _may_ask(self) -> None:
+        """Raise when the run is to be left, or has no budget left."""
+        held, state = self._ctx.held, self._ctx.run.state
+        if held.cancel_requested or held.release_asked:
+            raise CancelAsked
+        if reason := exceeded(state.limits, self._tokens, self._cost_usd):
+            told = "the model was not asked: the budget is used up"
+            raise Permanent(told, code=reason.upper())
+
+    def _slot(self) -> Mapping[str, Json]:
+        """Return the run's slot of a paced release: good for one call, the others get their own."""
         memo, self._memo = self._memo, {}
-        streams = self._streams and model.capabilities.streaming
-        on_delta = self._delta if streams else None
-        return await sample(ctx, model, _request(ctx, asked), on_delta, memo=memo)
+        return memo
 
-    async def _delta(self, text: str) -> None:
-        self._ctx.runtime.live.delta(self._ctx.run.id, self._ctx.number, text, self._shown)
-        self._shown += len(text)
-
-    def _outcome(self, call: PendingCall, answer: ChatResult, ms: float) -> CallOutcome:
+    def _pay(self, question: _Question, answer: ChatResult) -> None:
         usage = answer.usage
+        spent = _Spent(usage.input_tokens, usage.output_tokens, answer.cost_usd or 0.0)
+        question.spent.add(spent)
         self._tokens += usage.input_tokens + usage.output_tokens
-        self._cost_usd += answer.cost_usd or 0.0
-        refused = answer.finish == "refusal"
-        return CallOutcome(
-            index=call.index,
-            tool_use_id=call.tool_use_id,
-            name=call.name,
-            status=CallStatus.FAILED if refused else CallStatus.SUCCEEDED,
-            content=answer.message.text(),
-            error_type="REFUSED" if refused else None,
-            duration_ms=ms,
-            cost_usd=answer.cost_usd or 0.0,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            attempt=call.attempt + 1,
-            effect="idempotent",
-            served_by=answer.model,
-        )
+        self._cost_usd += spent.cost_usd
+
+
+def _chain(ctx: StepContext, asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the models of a node: its own, else the agent's; each with its own stand-ins."""
+    if "model" not in asked:
+        return (ctx.spec.model, *asked.get("fallback_models", ctx.spec.fallback_models))
+    return (asked["model"], *asked.get("fallback_models", ()))
+
+
+def _terms(ctx: StepContext, asked: Mapping[str, Any], memo: Mapping[str, Json] | None) -> Terms:
+    """Return the contract of a node: its form is its own, the rest is the agent's."""
+    terms = terms_of(ctx, Capabilities(tools=True), ())
+    return replace(
+        terms, output_schema=asked.get("output_schema"), memo=memo, is_last=False, answering=False
+    )
 
 
 def _request(ctx: StepContext, asked: Mapping[str, Any]) -> ChatRequest:
@@ -111,19 +209,6 @@ def _request(ctx: StepContext, asked: Mapping[str, Any]) -> ChatRequest:
     )
 
 
-def _failed(call: PendingCall, code: str, message: str) -> CallOutcome:
-    return CallOutcome(
-        index=call.index,
-        tool_use_id=call.tool_use_id,
-        name=call.name,
-        status=CallStatus.FAILED,
-        content=message,
-        error_type=code,
-        attempt=call.attempt + 1,
-        effect="idempotent",
-    )
-
-
 def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
     """Return the most tokens and money that the model nodes of the coming step may take."""
     tokens, cost_usd = 0, 0.0
@@ -134,7 +219,8 @@ def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
         request = _request(ctx, row["arguments"])
         chars = len(request.system) + len(row["arguments"]["prompt"])
         usage = Usage(chars // _CHARS_PER_TOKEN + 1, request.max_tokens)
-        tokens += usage.input_tokens + usage.output_tokens
+        asks = 1 + ctx.spec.contract.reasks if "output_schema" in row["arguments"] else 1
+        tokens += asks * (usage.input_tokens + usage.output_tokens)
         model = row["arguments"].get("model", ctx.spec.model)
-        cost_usd += prices.cost_usd(model, usage) or 0.0
+        cost_usd += asks * (prices.cost_usd(model, usage) or 0.0)
     return tokens, cost_usd

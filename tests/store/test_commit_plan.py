@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,11 +27,9 @@ def _batches_in(plan: dict[str, Any]) -> int:
 
 async def test_no_part_of_a_commit_joins_the_batch_with_itself(db: Database) -> None:
     """64 runs against 64 in a dozen places is where a commit of many steps would lose its time."""
-    text = sql("commit")
-    text = text.decode() if isinstance(text, bytes) else str(text)
-    explain = "EXPLAIN (FORMAT JSON) " + re.sub(r"%\(writes\)s", "'[]'", text).replace("%%", "%")
+    text = sql("commit").replace(b"%(writes)s", b"'[]'").replace(b"%%", b"%")
     async with db.connection() as conn:
-        rows = await (await pg(conn).execute(explain.encode())).fetchall()
+        rows = await (await pg(conn).execute(b"EXPLAIN (FORMAT JSON) " + text)).fetchall()
     (found,) = rows[0].values()
     (whole,) = json.loads(found) if isinstance(found, str) else found
     parts = [p for p in whole["Plan"]["Plans"] if p.get("Parent Relationship") == "InitPlan"]

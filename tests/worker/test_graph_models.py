@@ -1,0 +1,204 @@
+"""Model nodes of graphs ask as agents do: along a chain, by a contract, and everything is paid."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.model import ChatRequest, ChatResult, OnDelta, Usage
+from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
+from harness_common.core.message import Message, Text
+from harness_common.core.run import Status
+from tests.worker.graph_runs import go_on, graph_worker, step
+from tests.worker.runtime import FakeModels, say_nothing
+from tests.worker.test_budgets import NoPrices
+
+FORM = {
+    "type": "object",
+    "properties": {"label": {"type": "string"}, "note": {"type": "string"}},
+    "required": ["label"],
+    "additionalProperties": False,
+}
+CLASSIFY = f"""
+nodes:
+  sort: {{kind: model, prompt: "sort ${{/input}}", output_schema: {json.dumps(FORM)}}}
+output: "${{/nodes/sort/output/label?}}"
+"""
+ONE = 'nodes: {ask: {kind: model, prompt: "p", MORE}}'
+
+
+class Models(FakeModels):
+    """A registry whose models each have a list of answers; an exception is raised."""
+
+    def __init__(self, **answers: list[str | HarnessError]) -> None:
+        super().__init__(say_nothing)
+        self.answers = answers
+        self.asked: list[tuple[str, ChatRequest]] = []
+        self.prices = NoPrices()
+        self.usage = Usage(7, 3)
+
+    def get(self, name: str) -> Any:
+        return _One(self, name)
+
+
+class _One(FakeModels):
+    def __init__(self, models: Models, name: str) -> None:
+        super().__init__(say_nothing)
+        self.models, self.name = models, name
+        self.scope = f"fake:{name}"
+
+    async def chat(self, request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
+        del on_delta
+        self.models.asked.append((self.name, request))
+        said = self.models.answers[self.name.partition("/")[2]].pop(0)
+        if isinstance(said, HarnessError):
+            raise said
+        message = Message("assistant", (Text(said),))
+        return ChatResult(message, self.models.usage, "stop", self.name)
+
+
+async def worker(db, text, models, **spec):
+    runtime = await graph_worker(db, text, spec=spec)
+    runtime.models = models
+    return runtime
+
+
+async def test_an_answer_that_is_nearly_in_form_is_repaired_and_told(play, db):
+    models = Models(x=["```json\n{'label': 'bug',}\n```"])
+    runtime = await worker(db, CLASSIFY, models)
+    run_id = await play.start("it crashes")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert (await play.read(run_id)).state.output == "bug"
+    (told,) = [e for e in await play.events(run_id) if e["type"] == "answer.repaired"]
+    assert told["payload"]["of"] == "output"
+    assert models.asked[0][1].answer_schema == FORM
+
+
+async def test_an_answer_out_of_form_is_asked_for_again_and_both_are_paid(play, db):
+    models = Models(x=["I think it is a bug.", '{"label": "bug"}'])
+    runtime = await worker(db, CLASSIFY, models)
+    run_id = await play.start("it crashes")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    run = await play.read(run_id)
+    assert run.state.output == "bug"
+    assert (run.state.input_tokens, run.state.output_tokens) == (14, 6)
+    again = models.asked[1][1].messages
+    assert [m.role for m in again] == ["user", "assistant", "user"]
+    assert "I think it is a bug." in again[2].text()
+    await play.check_whole(run_id)
+
+
+async def test_a_model_that_never_finds_the_form_fails_its_node(play, db):
+    models = Models(x=["no", "no", "no", "never asked"])
+    runtime = await worker(db, CLASSIFY, models)
+    run_id = await play.start("it crashes")
+    assert await go_on(runtime, play, run_id) is Status.FAILED
+    run = await play.read(run_id)
+    assert run.state.stop_reason == "node_failed"
+    assert run.state.error["code"] == "CONTRACT_VIOLATED"
+    assert len(models.asked) == 3  # once, and again as often as the contract lets it
+    assert run.state.input_tokens == 21
+
+
+@pytest.mark.parametrize("error", [Limited("later", retry_after_s=60), Transient("cut")])
+async def test_what_was_paid_before_the_step_was_put_off_is_on_record(play, db, error):
+    models = Models(x=["no", error])
+    runtime = await worker(db, CLASSIFY, models)
+    run_id = await play.start("it crashes")
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.DELAYED
+    run = await play.read(run_id)
+    assert (run.state.input_tokens, run.state.output_tokens) == (7, 3)
+
+
+async def test_the_budget_holds_between_two_asks(play, db):
+    models = Models(x=["no", "never asked"])
+    runtime = await worker(db, CLASSIFY, models, max_tokens_total=10)
+    run_id = await play.start("it crashes")
+    assert await go_on(runtime, play, run_id) is Status.FAILED
+    assert (await play.read(run_id)).state.stop_reason == "token_budget_exceeded"
+    assert len(models.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "spec", "asked"),
+    [
+        ("parse: text", {"fallback_models": ["fake/y"]}, ["fake/x", "fake/y"]),
+        ("fallback_models: [fake/z]", {"fallback_models": ["fake/y"]}, ["fake/x", "fake/z"]),
+        ("model: fake/w, fallback_models: [fake/z]", {}, ["fake/w", "fake/z"]),
+    ],
+)
+async def test_the_next_of_the_chain_answers_for_one_that_cannot(play, db, more, spec, asked):
+    gone = Permanent("no such key", code="MODEL_AUTH")
+    models = Models(x=[gone], w=[gone], y=["from y"], z=["from z"])
+    runtime = await worker(db, ONE.replace("MORE", more), models, **spec)
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert [name for name, _ in models.asked] == asked
+    told = [e["payload"] for e in await play.events(run_id) if e["type"] == "model.degraded"]
+    assert [t["served_by"] for t in told] == asked[1:]
+
+
+async def test_a_node_with_a_model_of_its_own_has_none_of_the_agents_stand_ins(play, db):
+    models = Models(w=[Permanent("no such key", code="MODEL_AUTH")], y=["never asked"])
+    text = ONE.replace("MORE", "model: fake/w")
+    runtime = await worker(db, text, models, fallback_models=["fake/y"])
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.FAILED
+    assert [name for name, _ in models.asked] == ["fake/w"]
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "said"),
+    [
+        ('{label: "${/input}"}', Status.SUCCEEDED, '{"label":"it"}'),
+        ('{lable: "${/input}"}', Status.FAILED, None),
+    ],
+)
+async def test_the_output_of_a_graph_has_the_form_that_was_asked_for(
+    play, db, output, status, said
+):
+    text = ONE.replace("MORE", "parse: text") + f"\noutput: {output}"
+    runtime = await worker(db, text, Models(x=["yes"]), output_schema=FORM)
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is status
+    run = await play.read(run_id)
+    assert run.state.output == said
+    if status is Status.FAILED:
+        assert run.state.error["code"] == "OUTPUT_NOT_IN_FORM"
+        assert "label" in run.state.error["message"]
+
+
+def graph(node, **spec):
+    body = {"kind": "model", "prompt": "p"} | node
+    return AgentSpec.model_validate({"kind": "graph", "graph": {"nodes": {"a": body}}} | spec)
+
+
+def test_what_only_a_loop_can_follow_is_refused():
+    with pytest.raises(ValidationError, match=r"no use for stop_when, guardrails"):
+        graph(
+            {},
+            guardrails={"output": [{"kind": "max_chars", "limit": 3}]},
+            stop_when=[{"tool": "x"}],
+        )
+    again = graph({}).model_dump(mode="json", by_alias=True)
+    assert AgentSpec.model_validate(again).graph is not None  # as it is stored
+
+
+def test_a_schema_that_is_none_is_refused_where_it_stands():
+    with pytest.raises(ValidationError, match="output_schema"):
+        graph({"output_schema": {"type": "objekt"}})
+
+
+async def test_a_schema_may_hold_what_looks_like_a_template(play, db):
+    form = {"type": "object", "properties": {"v": {"type": "string", "pattern": "^${/x}|y$"}}}
+    text = CLASSIFY.replace(json.dumps(FORM), json.dumps(form)).replace("label?", "v?")
+    models = Models(x=['{"v": "y"}'])
+    runtime = await worker(db, text, models)
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert models.asked[0][1].answer_schema == form
