@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from harness_common.broker.publish import Doorbell
+from harness_common.broker.publish import Doorbell, urgency
 from harness_common.commands.request import Parent, Started, StartRun
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.request_options import REQUEST
@@ -114,8 +114,9 @@ async def insert(
     note_made(run_id, body["trace_id"], *((source.id, source.trace_id) if source else ()))
     bell = None
     if made.ready:
+        urgent = urgency(request.priority, newcomer=begun["running"] == 0)
         bell = Doorbell(
-            tenant_id, run_id, made.state.version, spec.queue, request.priority,
+            tenant_id, run_id, made.state.version, spec.queue, urgent,
             trace_id=body["trace_id"], step=made.state.step + 1,
         )  # fmt: skip
     return Started(run_id, session_id, made.state.status, doorbell=bell)

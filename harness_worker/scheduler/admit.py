@@ -196,17 +196,26 @@ class AdmitLoop:
             if paid := charge_starts(scene, begun):
                 params = {"paid": json_codec.dumps_text(paid)}
                 await run_sql(conn, "starts_charge", params, timeout_s)
-        self._note(applied, {row["id"]: row["queued_at"] for row in rows})
+        ran_nothing = {row["tenant_id"] for row in held if row["running"] == 0}
+        self._note(applied, {row["id"]: row["queued_at"] for row in rows}, ran_nothing)
         return applied
 
-    def _note(self, applied: Sequence[Applied], queued_at: Mapping[UUID, datetime]) -> None:
+    def _note(
+        self,
+        applied: Sequence[Applied],
+        queued_at: Mapping[UUID, datetime],
+        newcomers: set[UUID],
+    ) -> None:
+        """Count who was let in, and ring; the first run of a newcomer goes before all others."""
         for one in applied:
             self._ledger.admitted(one.run.tenant_id, 1)
             since = queued_at[one.run.id]
             metrics.admission_wait_seconds.observe(max(0.0, (one.now - since).total_seconds()))
             if traces.on:
                 send_queued(one.run, since, one.now)
-            self._shared.ring(one)
+            first = one.run.tenant_id in newcomers
+            newcomers.discard(one.run.tenant_id)
+            self._shared.ring(one, newcomer=first)
         let_in = Counter(one.run.queue for one in applied)
         for row in self._load:
             row["running"] += let_in[row["queue"]]

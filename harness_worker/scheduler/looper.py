@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 from redis.asyncio import Redis
 
-from harness_common.broker.publish import Doorbell, Rings
+from harness_common.broker.publish import Doorbell, Rings, urgency
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.core.errors import Conflict, HarnessError
@@ -104,8 +104,8 @@ class Shared:
         self.counts[name] = self.counts.get(name, 0) + n
         metrics.actions_done.labels(metrics.actions(name)).inc(n)
 
-    def ring(self, applied: Applied, ring: int = 1) -> None:
-        """Ring for a run that a commit made ready."""
+    def ring(self, applied: Applied, ring: int = 1, *, newcomer: bool = False) -> None:
+        """Ring for a run that a commit made ready; `newcomer`: its tenant ran nothing else."""
         run = applied.run
         if applied.should_ring:
             self.bell.ring(
@@ -114,7 +114,7 @@ class Shared:
                     run.id,
                     run.version,
                     run.bell_queue,
-                    run.priority,
+                    urgency(run.priority, newcomer=newcomer),
                     ring,
                     run.trace_id,
                     run.state.step + 1,

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from harness_common.commands import StartRun, start_run
 from harness_common.core.errors import Conflict
 from harness_common.core.inputs import StepFailed
 from harness_common.core.step import Failure
@@ -131,6 +132,24 @@ async def test_a_newcomer_starts_at_once_beside_a_hog(db):
     if await status(quiet, run_id) == "queued":
         await once(admit, shared)
     assert await status(quiet, run_id) == "running"
+
+
+async def test_the_doorbell_of_a_newcomer_goes_before_all_others(db):
+    """A kept slot is of no use to who stands in the broker behind the hog's runs."""
+    shared = await lead(db, limit=20)
+    hog, quiet, inline = [Play(db, await make_tenant(db)) for _ in range(3)]
+    await queue(hog, 40)
+    admit = AdmitLoop(shared)
+    await once(admit, shared)
+    rung = [b.priority for b in shared.bell.rung]
+    assert (rung[0], set(rung[1:])) == (0, {6}), "it ran nothing itself, at first"
+    shared.bell.taken()
+    (waiting,) = await queue(quiet, 1)
+    await once(admit, shared)
+    assert [(b.run_id, b.priority) for b in shared.bell.rung] == [(waiting, 0)]
+    await sql(db, "UPDATE tenant_slots SET granted = running + 2")
+    started = [await start_run(db, inline.tenant_id, StartRun("a", "hi")) for _ in range(2)]
+    assert [s.doorbell.priority for s in started if s.doorbell] == [0, 6]
 
 
 async def test_a_tenant_that_was_away_gets_its_share_and_no_more(db):
