@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import structlog
 import uvloop
 from celery.concurrency.base import BasePool, apply_target
+from celery.worker import state
+from kombu.asynchronous import Hub
 
 from harness_worker.bridge import in_greenlet
 
@@ -38,6 +40,8 @@ class TaskPool(BasePool):
 
     on_loop_start: ClassVar[Hook | None] = None
     on_loop_stop: ClassVar[Hook | None] = None
+    hub: Hub | None = None
+    """What waits for doorbells, in the main thread."""
     stop_limit_s: ClassVar[float | None] = None
     """How long a drain may take; a loop that is stuck must not keep the process for ever."""
 
@@ -53,6 +57,10 @@ class TaskPool(BasePool):
         hook = type(self).on_loop_start
         if hook is not None:
             asyncio.run_coroutine_threadsafe(hook(), self.loop).result()
+
+    def register_with_event_loop(self, hub: Hub) -> None:
+        """Learn who waits for doorbells."""
+        self.hub = hub
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -88,6 +96,12 @@ class TaskPool(BasePool):
                 await in_greenlet(apply_target, target, args, kwargs, callback, accept_callback)
             except Exception:
                 log.exception("task.crashed")
+        self._say_free()
+
+    def _say_free(self) -> None:
+        """Let a process that was full ask for doorbells again: nothing else wakes it, up to 1 s."""
+        if self.hub is not None and len(state.reserved_requests) >= self.limit - 1:
+            self.hub.call_soon(_nothing)
 
     def on_stop(self) -> None:
         """Drain: the hook decides what is awaited and what is handed over; then the loop ends."""
@@ -119,3 +133,7 @@ class TaskPool(BasePool):
         info["max-concurrency"] = self.limit
         info["running"] = len(self._tasks)
         return info
+
+
+def _nothing() -> None:
+    """Do nothing: being called at all is the point."""

@@ -13,6 +13,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any, Final
 
+from celery.worker import state
 from kombu.transport import redis, virtual
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
@@ -61,13 +62,21 @@ class Channel(redis.Channel):
             for queue in queues
         ]
         wait_s = self.brpop_timeout if timeout is None else timeout
-        room = self.qos.can_consume_max_estimate()
-        count = POP if room is None else max(1, min(POP, room))
+        count = max(1, min(POP, self._places()))
         self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()  # type: ignore[assignment]
         self.client.connection.send_command(
             "BLMPOP", wait_s or 0, len(keys), *keys, "RIGHT", "COUNT", count
         )
+
+    def _places(self) -> int:
+        """Count the tasks that this process can begin at once.
+
+        Acknowledging early frees the prefetch window before a task has a place: by that alone
+        doorbells would wait here behind full places while another process idles.
+        """
+        window = self.qos.prefetch_count
+        return window - len(state.reserved_requests) if window else POP
 
     def _brpop_read(self, **options: Any) -> bool:
         try:
