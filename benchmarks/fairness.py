@@ -184,6 +184,8 @@ def _outcome(
         Measure(f"{name}: newcomer starts, idle p50", percentile(idle_ms, 50), "ms"),
         Measure(f"{name}: newcomer starts, busy p50", percentile(busy_ms, 50), "ms"),
         Measure(f"{name}: newcomer starts, busy p95", percentile(busy_ms, 95), "ms"),
+        Measure(f"{name}: newcomer starts, busy ÷ idle, p50",
+                percentile(busy_ms, 50) / percentile(idle_ms, 50), "x", 2, "most"),
     ]  # fmt: skip
     details = {
         "slot_seconds": {"20 ms": short_s, "2 s": long_s},

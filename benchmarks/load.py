@@ -23,10 +23,10 @@ from harness_common.commands import StartRun, start_run
 from harness_common.contracts.agent import AgentSpec
 from harness_common.settings import Settings
 from harness_common.store.agents import put_agent
-from harness_common.store.apply import RING_AFTER_S
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
 from harness_common.store.db import Database, pg
+from harness_common.store.writes import RING_AFTER_S
 
 _HOLD: Final = 25
 """Runs after which submitting tells the scheduler to leave them alone: well within its 5 s."""

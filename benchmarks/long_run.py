@@ -24,8 +24,9 @@ from harness_common.broker.publish import Doorbell
 from harness_common.core.inputs import StepDone
 from harness_common.core.message import Message, Text
 from harness_common.core.step import ModelAnswered
-from harness_common.store.apply import StepRecord, group_commit, settle
+from harness_common.store.apply import group_commit, settle
 from harness_common.store.claim import Want, claim
+from harness_common.store.writes import StepRecord
 
 TITLE: Final = "one run of 1,000 steps: commits of steps 11-20 and 991-1,000"
 WINDOW: Final = 10

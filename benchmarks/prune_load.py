@@ -26,8 +26,9 @@ from harness_common.batch import Batcher
 from harness_common.core.inputs import StepDone
 from harness_common.core.message import Message, Text
 from harness_common.core.step import ModelAnswered
-from harness_common.store.apply import Applied, StepRecord, Write, group_commit, settle
+from harness_common.store.apply import group_commit, settle
 from harness_common.store.claim import Want, claim
+from harness_common.store.writes import Applied, StepRecord, Write
 
 TITLE: Final = "half of 100,000 runs deleted while 200 steps/s are made"
 _RATE: Final = 200

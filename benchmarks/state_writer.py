@@ -20,11 +20,12 @@ from harness_common.core.inputs import StepDone
 from harness_common.core.message import Message, Text
 from harness_common.core.step import ModelAnswered
 from harness_common.settings import Settings
-from harness_common.store.apply import StepRecord, group_commit, settle
+from harness_common.store.apply import group_commit, settle
 from harness_common.store.audit import Actor
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.db import Database, DatabaseUnavailable
 from harness_common.store.sessions import create_session
+from harness_common.store.writes import StepRecord
 
 AGENT: Final = "many"
 _KINDS: Final = {"step": 70, "run": 15, "session": 10, "cancel": 5}

@@ -28,10 +28,11 @@ from harness_common.core.retry import classify
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Failure, StepCancelled
 from harness_common.redaction import redactor
-from harness_common.store.apply import Applied, NextClaim, StepRecord, settle
+from harness_common.store.apply import settle
 from harness_common.store.claim import Claimed, Tail, Want, fresh_calls, load_history, unclaim
 from harness_common.store.db import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
+from harness_common.store.writes import Applied, NextClaim, StepRecord
 from harness_worker.budgets import reserve
 from harness_worker.runtime import Held, Runtime
 from harness_worker.steps import STEPS

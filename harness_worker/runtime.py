@@ -41,13 +41,14 @@ from harness_common.embeddings.registry import embedder_of
 from harness_common.plugins import Loaded, discover
 from harness_common.settings import Settings
 from harness_common.store import json_codec
-from harness_common.store.apply import Applied, Write, group_commit
+from harness_common.store.apply import group_commit
 from harness_common.store.claim import Claimed, Tail, Want, claim
 from harness_common.store.db import Database
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
 from harness_common.store.skills import SkillCache
+from harness_common.store.writes import Applied, Write
 from harness_worker.context.memory import ContextMemory
 from harness_worker.egress.client import Egress
 from harness_worker.ends import Ends, open_ends

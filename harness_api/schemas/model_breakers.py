@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness_api.schemas.base import Input
 from harness_api.schemas.tool_breakers import BreakerFacts
-from harness_common.contracts.agent import ModelName
+from harness_common.contracts.names import ModelName
 
 
 class ModelReset(Input):

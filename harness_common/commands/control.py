@@ -32,9 +32,10 @@ from harness_common.core.message import Json
 from harness_common.core.rules import advance
 from harness_common.core.run import TERMINAL, RunState, Status
 from harness_common.store import json_codec
-from harness_common.store.apply import Write, apply, lock_run
+from harness_common.store.apply import apply, lock_run
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.writes import Write
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from harness_common.core.context_view import (
 from harness_common.core.ids import encode
 from harness_common.core.message import Message, loads
 from harness_common.store import json_codec
-from harness_common.store.apply import Applied
 from harness_common.store.db import Database, DatabaseUnavailable, Row
 from harness_common.store.rows import StoredRun, row_time, run_from_row
+from harness_common.store.writes import Applied
 
 log = structlog.get_logger()
 

@@ -38,6 +38,7 @@ async def _main() -> None:
 def main() -> int:
     """Run until told to stop."""
     configure_logging(settings().log)
+    sys.setswitchinterval(0.001)  # the thread that rings holds up the loop no longer than that
     uvloop.run(_main())
     return 0
 

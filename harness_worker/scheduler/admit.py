@@ -31,9 +31,10 @@ from harness_common.core.inputs import Admit
 from harness_common.core.rate import Rate
 from harness_common.settings import SchedulerSettings
 from harness_common.store import json_codec
-from harness_common.store.apply import Applied, apply
+from harness_common.store.apply import apply
 from harness_common.store.db import Row, run_sql, run_together
 from harness_common.store.spans import send_queued
+from harness_common.store.writes import Applied
 from harness_common.telemetry.traces import traces
 from harness_worker.scheduler import metrics
 from harness_worker.scheduler.looper import Look, Shared

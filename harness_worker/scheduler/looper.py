@@ -26,9 +26,9 @@ from harness_common.core.inputs import Input
 from harness_common.core.rules import advance
 from harness_common.core.run import Status
 from harness_common.settings import Settings
-from harness_common.store.apply import Applied, Write
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.rows import run_from_row
+from harness_common.store.writes import Applied, Write
 from harness_worker.scheduler import metrics
 
 log = structlog.get_logger()

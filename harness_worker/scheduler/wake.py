@@ -11,8 +11,9 @@ from uuid import UUID
 
 from harness_common.core.inputs import Admit, ChildrenDone, Input, TimerDue
 from harness_common.core.run import Status
-from harness_common.store.apply import Applied, apply
+from harness_common.store.apply import apply
 from harness_common.store.db import Row, run_sql
+from harness_common.store.writes import Applied
 from harness_worker.scheduler.looper import Look, Shared
 
 

@@ -15,10 +15,10 @@ import structlog
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED
 from harness_common.store import json_codec
-from harness_common.store.apply import outcome_rows
 from harness_common.store.db import DatabaseUnavailable, run_sql
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_outcome
+from harness_common.store.writes import outcome_rows
 from harness_worker.tools.call import ToolScope
 
 KEEP_AFTER_S: Final = 0.05

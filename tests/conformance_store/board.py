@@ -16,11 +16,12 @@ from harness_common.core.step import StepResult
 from harness_common.settings import SchedulerSettings, Settings
 from harness_common.store import json_codec, keys, run_reads
 from harness_common.store.agents import put_agent
-from harness_common.store.apply import Applied, NextClaim, StepRecord, group_commit, settle
+from harness_common.store.apply import group_commit, settle
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
 from harness_common.store.db import Database, Row, run_sql
 from harness_common.store.rows import StoredRun
+from harness_common.store.writes import Applied, NextClaim, StepRecord
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Loop, Shared
 from harness_worker.scheduler.service import tick

@@ -15,9 +15,10 @@ from harness_common.core.inputs import OwnerLost, StepDone
 from harness_common.core.rules import advance
 from harness_common.core.run import Status
 from harness_common.core.values import replace as replace_value
-from harness_common.store.apply import NextClaim, StepRecord, Write, apply
+from harness_common.store.apply import apply
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.run_reads import read_events
+from harness_common.store.writes import NextClaim, StepRecord, Write
 from tests.store.play import WHEN, ran, say
 
 

@@ -9,7 +9,8 @@ import pytest
 from harness_common.core.inputs import TimerDue
 from harness_common.core.rules import advance
 from harness_common.core.run import Status
-from harness_common.store.apply import Write, apply
+from harness_common.store.apply import apply
+from harness_common.store.writes import Write
 from tests.mcp.bench import asking
 
 

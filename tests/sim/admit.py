@@ -15,7 +15,7 @@ os.environ.setdefault("HARNESS_REDIS_URL", "redis://127.0.0.1:1/0")
 
 from harness_common.core.fairness import Ledger, Stream
 from harness_common.core.inputs import Admit, Input
-from harness_common.store.apply import Applied
+from harness_common.store.writes import Applied
 from harness_worker.scheduler.admit import (
     Plan,
     Scene,

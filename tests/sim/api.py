@@ -28,8 +28,8 @@ from harness_common.core.inputs import (
 from harness_common.core.message import dumps, user
 from harness_common.core.retry import RetryRule
 from harness_common.core.run import TERMINAL, RunState, Status, Transition, wake_at
-from harness_common.store.apply import RING_AFTER_S, Applied, Write
 from harness_common.store.rows import run_from_row
+from harness_common.store.writes import RING_AFTER_S, Applied, Write
 from tests.sim.approvals import Verdict
 from tests.sim.store import Store
 from tests.sim.tables import Row, first_row

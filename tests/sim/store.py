@@ -14,7 +14,7 @@ from uuid import UUID
 
 from harness_common.core.run import DECIDED
 from harness_common.store import json_codec
-from harness_common.store.apply import Applied, Write, finish, prepare
+from harness_common.store.writes import Applied, Write, finish, prepare
 from tests.sim.admission import Admission
 from tests.sim.fleet import Fleet
 from tests.sim.ledger import PROPOSED, Ledger

@@ -25,20 +25,12 @@ from harness_common.core.step import (
 )
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.apply import (
-    Applied,
-    NextClaim,
-    StepRecord,
-    Write,
-    apply,
-    group_commit,
-    read_run,
-    settle,
-)
+from harness_common.store.apply import apply, group_commit, read_run, settle
 from harness_common.store.claim import Claimed, Want, claim
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
+from harness_common.store.writes import Applied, NextClaim, StepRecord, Write
 
 WHEN = datetime(2025, 1, 1, tzinfo=UTC)
 

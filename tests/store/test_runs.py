@@ -17,9 +17,10 @@ from harness_common.core.rules import advance
 from harness_common.core.run import Status
 from harness_common.core.step import Failure, ModelAnswered, StepCancelled
 from harness_common.core.tool_call import CallStatus
-from harness_common.store.apply import NextClaim, StepRecord, Write, apply, group_commit, settle
+from harness_common.store.apply import apply, group_commit, settle
 from harness_common.store.claim import Want, claim, load_history
 from harness_common.store.reads import checkpoint_state
+from harness_common.store.writes import NextClaim, StepRecord, Write
 from tests.store.play import WHEN, Play, make_tenant, ran, say, sql
 
 

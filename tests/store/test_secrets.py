@@ -24,7 +24,7 @@ from harness_common.redaction import MARK, Redactor
 from harness_common.settings import SecretSettings, Settings
 from harness_common.store import keyring as keyring_module
 from harness_common.store import secrets as secrets_module
-from harness_common.store.apply import Applied, StepRecord, Write, group_commit
+from harness_common.store.apply import group_commit
 from harness_common.store.artifacts import plain_digest, read_artifact, save_artifact
 from harness_common.store.audit import Actor, list_audit
 from harness_common.store.claim import Want, claim, load_history
@@ -34,6 +34,7 @@ from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.run_reads import read_events, read_messages, read_tool_calls, view_run
 from harness_common.store.secret_values import TenantSecrets
 from harness_common.store.secrets import delete_secret, list_secrets, put_secret
+from harness_common.store.writes import Applied, StepRecord, Write
 from tests.store.play import WHEN, Play, make_tenant, ran, say, sql
 
 ACTOR = Actor("a test")

@@ -12,10 +12,10 @@ from harness_common.core.policy import Decision, Verdict
 from harness_common.core.run import Status
 from harness_common.core.step import StepResult
 from harness_common.settings import ToolSettings
-from harness_common.store.apply import Applied
 from harness_common.store.audit import Actor
 from harness_common.store.db import Database, Row
 from harness_common.store.policies import TENANT, put_policy
+from harness_common.store.writes import Applied
 from harness_worker.runtime import Runtime
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.looper import Shared

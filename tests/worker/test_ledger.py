@@ -12,7 +12,8 @@ from harness_common.core.errors import LostOwnership
 from harness_common.core.inputs import Admit, OwnerLost, TimerDue
 from harness_common.core.rules import advance
 from harness_common.core.step import ToolsUnknown, ToolsWaiting
-from harness_common.store.apply import Write, apply
+from harness_common.store.apply import apply
+from harness_common.store.writes import Write
 from harness_worker.steps import tools
 from harness_worker.tools.call import PendingCall
 from tests.store.play import say, sql

@@ -10,7 +10,7 @@ from uuid import UUID
 from harness_common.store import json_codec
 from harness_common.store.db import Row
 from harness_common.store.memory.commit import was_begun
-from harness_common.store.memory.scheduling import takes
+from harness_common.store.memory.fleet import takes
 from harness_common.store.memory.tables import Params, Table, Tables
 
 _ENDED: Final = frozenset({"succeeded", "failed", "rejected", "unknown"})

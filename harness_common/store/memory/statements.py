@@ -10,6 +10,7 @@ from harness_common.store.memory import (
     approvals,
     catalog,
     commit,
+    fleet,
     ledger,
     limits,
     runs,
@@ -27,6 +28,7 @@ STATEMENTS: Final[dict[str, Do]] = {
     **ledger.STATEMENTS,
     **approvals.STATEMENTS,
     **scheduling.STATEMENTS,
+    **fleet.STATEMENTS,
     **limits.STATEMENTS,
     **catalog.STATEMENTS,
 }
