@@ -1,7 +1,9 @@
 """(j) A million queued runs: what a round of admission takes, and what it costs in memory.
 
 The rows are made by SQL; scheduler and workers are the real ones, the scheduler with a stopwatch.
-While the backlog is worked off, tenants who wait for nothing send a single run now and then.
+While the backlog is worked off, tenants who wait for nothing send a single run now and then. The
+first runs have steps of half a second, as of a quick model, which leaves the processors idle half
+the time; those after them have empty steps, with which the workers take all that there is.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from benchmarks.options import Options
 from benchmarks.report import Measure, Outcome, median, percentile
 from benchmarks.stack import BenchFailed, Lab, Proc, Stack
 from harness_common.commands import StartRun, start_run
+from harness_common.contracts.agent import AgentSpec
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
@@ -33,11 +36,16 @@ TITLE: Final = "a million queued runs: admission, memory, newcomers"
 TENANTS: Final = 10
 _CONCURRENCY: Final = 25
 _WORKERS: Final = 2
+_STEP_S: Final = 0.5
+_PHASES: Final = ("half a second", "empty")
 _ENV: Final = {
     "HARNESS_SCHEDULER__WORKER_FACTOR": "1",
     "HARNESS_SCHEDULER__MAX_RUNNING": "2000",
     "HARNESS_WORKER__CONCURRENCY": str(_CONCURRENCY),
 }
+_NO_MORE_WAITS: Final = (
+    "SELECT NOT EXISTS (SELECT 1 FROM runs WHERE agent_name = 'waits' AND status = 'queued')"
+)
 
 
 @dataclass(slots=True)
@@ -55,41 +63,79 @@ class Samples:
 def run(stack: Stack, options: Options) -> Outcome:
     count, seconds = (20_000, 6.0) if options.quick else (1_000_000, 60.0)
     with stack.lab("million", _ENV) as lab:
-        rounds = lab.folder / "rounds"
-        return asyncio.run(_measure(lab, rounds, count, seconds))
+        return asyncio.run(_measure(lab, count, seconds))
 
 
-async def _measure(lab: Lab, rounds: Path, count: int, seconds: float) -> Outcome:
+async def _measure(lab: Lab, count: int, seconds: float) -> Outcome:
+    rounds = lab.folder / "rounds"
     async with open_load(lab) as load:
         tenants = [await _tenant(load, f"busy{n}") for n in range(TENANTS)]
         quiet = [await _tenant(load, f"quiet{n}") for n in range(3)]
         begun = time.monotonic()
+        waiting = int(1.1 * seconds * _CONCURRENCY * _WORKERS / _STEP_S) // TENANTS
         with psycopg.connect(lab.database_url, autocommit=True) as conn:
             for tenant_id in tenants:
-                fill(conn, tenant_id, "one", count // TENANTS)
+                fill(conn, tenant_id, "waits", waiting)
+            for tenant_id in tenants:
+                fill(conn, tenant_id, "one", count // TENANTS - waiting)
             conn.execute("VACUUM (ANALYZE) runs")
         lab.say(f"{count:,} queued runs made in {time.monotonic() - begun:.0f} s")
         lab.start_workers(_WORKERS)
         env = {"BENCH_ROUNDS": str(rounds)}
         scheduler = lab.start("scheduler", "benchmarks.timed_scheduler", (), env)
         lab.wait("the first runs", "SELECT sum(running) >= 40 FROM tenant_slots")
-        samples, stop = Samples(), threading.Event()
-        watcher = threading.Thread(target=_watch, args=(lab, scheduler, samples, stop))
-        watcher.start()
-        try:
-            starts_ms = await _newcomers(load, quiet, seconds)
-        finally:
-            stop.set()
-            watcher.join()
+        phases: list[Outcome] = []
+        for name in _PHASES:
+            phases.append(await _phase(load, scheduler, rounds, quiet, name, seconds))
+            lab.wait("the end of the slow steps", _NO_MORE_WAITS, timeout_s=300)
         lab.check()
-        left = await load.rows("SELECT count(*) AS n FROM runs WHERE status = 'succeeded'", ())
-    return _outcome(_read(rounds), samples, starts_ms, left[0]["n"], seconds)
+    return Outcome(
+        [measure for one in phases for measure in one.measures],
+        {"seconds": seconds} | dict(zip(_PHASES, (one.details for one in phases), strict=True)),
+        [problem for one in phases for problem in one.problems],
+    )
+
+
+async def _phase(
+    load: Load,
+    scheduler: Proc,
+    rounds: Path,
+    quiet: list[UUID],
+    name: str,
+    seconds: float,
+) -> Outcome:
+    """Watch for `seconds` while newcomers come."""
+    begun, done = time.time(), await _done(load)
+    samples, stop = Samples(), threading.Event()
+    watcher = threading.Thread(target=_watch, args=(load.lab, scheduler, samples, stop))
+    watcher.start()
+    try:
+        starts_ms = await _newcomers(load, quiet, seconds)
+    finally:
+        stop.set()
+        watcher.join()
+    took = _read(rounds, begun)
+    per_s = (await _done(load) - done) / (time.time() - begun)
+    most = max(samples.running)
+    over = [f"{most} ran at once with too few places"] if most > _CONCURRENCY * _WORKERS else []
+    details = {"rounds": len(took), "newcomers_ms": starts_ms}
+    return Outcome(_measures(name, took, samples, starts_ms, per_s), details, over)
+
+
+async def _done(load: Load) -> int:
+    rows = await load.rows("SELECT count(*) AS n FROM runs WHERE status = 'succeeded'", ())
+    return int(rows[0]["n"])
 
 
 async def _tenant(load: Load, name: str) -> UUID:
     async with load.db.transaction() as conn:
         row = await ensure_tenant(conn, load.lab.settings, name, load.db.timeout_s)
     await put_agent(load.db, row["tenant_id"], "one", scripted(1), Actor("bench"))
+    waits = AgentSpec(
+        model="scripted/bench",
+        model_options={"script": [{"text": "done", "delay_s": _STEP_S}]},
+    )
+    await put_agent(load.db, row["tenant_id"], "waits", waits, Actor("bench"))
     return UUID(str(row["tenant_id"]))
 
 
@@ -143,40 +189,37 @@ def _rung(client: redis.Redis) -> set[str]:
     return ids
 
 
-def _read(rounds: Path) -> list[tuple[float, int]]:
+def _read(rounds: Path, since: float) -> list[float]:
+    """Return what the rounds since a time took, in ms."""
     lines = [line.split() for line in rounds.read_text().splitlines()]
-    return [(float(ms), int(done)) for _, ms, done in lines]
+    return [float(ms) for at, ms, _ in lines if float(at) >= since]
 
 
-def _outcome(
-    rounds: list[tuple[float, int]],
-    samples: Samples,
-    starts_ms: list[float],
-    done: int,
-    seconds: float,
-) -> Outcome:
-    took = [ms for ms, _ in rounds]
-    places = _CONCURRENCY * _WORKERS
-    problems = []
-    if max(samples.running) > places:
-        problems.append(f"{max(samples.running)} ran at once with {places} places")
+def _measures(
+    name: str, took: list[float], samples: Samples, starts_ms: list[float], per_s: float
+) -> list[Measure]:
+    """Return the figures of a phase; the bounds are those of steps that wait, as most do."""
+    asked = name == _PHASES[0]
     third = max(1, len(samples.scheduler_mb) // 3)
     grew = median(samples.scheduler_mb[-third:]) - median(samples.scheduler_mb[:third])
     valkey = median(samples.valkey_mb[-third:]) - median(samples.valkey_mb[:third])
-    measures = [
-        Measure("a round of admission, p50", percentile(took, 50), "ms"),
-        Measure("a round of admission, p99", percentile(took, 99), "ms", 50, "most"),
-        Measure("scheduler, CPU a round", samples.cpu_s * 1000 / max(1, len(took)), "ms"),
-        Measure("rounds", len(took), ""),
-        Measure("runs done", done / seconds, "runs/s"),
+    places = _CONCURRENCY * _WORKERS
+    most_ms = 50 if asked else None
+    return [
+        Measure(f"{name}: a round of admission, p50", percentile(took, 50), "ms"),
+        Measure(f"{name}: a round of admission, p99", percentile(took, 99), "ms", most_ms, "most"),
         Measure(
-            "runs with a doorbell in the broker, most", max(samples.doorbells), "", places, "most"
+            f"{name}: scheduler, CPU a round", samples.cpu_s * 1000 / max(1, len(took)), "ms"
         ),
-        Measure("scheduler, RSS", median(samples.scheduler_mb), "MB"),
-        Measure("scheduler, RSS grew by", grew, "MB", 5, "most"),
-        Measure("Valkey, used memory", median(samples.valkey_mb), "MB"),
-        Measure("Valkey, used memory grew by", valkey, "MB", 5, "most"),
-        Measure("a newcomer's run, accepted → first step, p50", percentile(starts_ms, 50), "ms"),
-        Measure("a newcomer's run, accepted → first step, max", max(starts_ms), "ms"),
-    ]
-    return Outcome(measures, {"seconds": seconds, "newcomers": len(starts_ms)}, problems)
+        Measure(f"{name}: runs done", per_s, "runs/s"),
+        Measure(
+            f"{name}: runs with a doorbell in the broker, most",
+            max(samples.doorbells), "", places, "most",
+        ),
+        Measure(f"{name}: scheduler, RSS", median(samples.scheduler_mb), "MB"),
+        Measure(f"{name}: scheduler, RSS grew by", grew, "MB", 5, "most"),
+        Measure(f"{name}: Valkey, used memory grew by", valkey, "MB", 5, "most"),
+        Measure(f"{name}: a newcomer's run, accepted → first step, p50",
+                percentile(starts_ms, 50), "ms"),
+        Measure(f"{name}: a newcomer's run, accepted → first step, max", max(starts_ms), "ms"),
+    ]  # fmt: skip
