@@ -37,6 +37,8 @@ TENANTS: Final = 10
 _CONCURRENCY: Final = 25
 _WORKERS: Final = 2
 _STEP_S: Final = 0.5
+_WARM_UP_S: Final = 5.0
+"""In which processes that just began plan their statements."""
 _PHASES: Final = ("half a second", "empty")
 _ENV: Final = {
     "HARNESS_SCHEDULER__WORKER_FACTOR": "1",
@@ -72,7 +74,7 @@ async def _measure(lab: Lab, count: int, seconds: float) -> Outcome:
         tenants = [await _tenant(load, f"busy{n}") for n in range(TENANTS)]
         quiet = [await _tenant(load, f"quiet{n}") for n in range(3)]
         begun = time.monotonic()
-        waiting = int(1.1 * seconds * _CONCURRENCY * _WORKERS / _STEP_S) // TENANTS
+        waiting = int(1.1 * (seconds + _WARM_UP_S) * _CONCURRENCY * _WORKERS / _STEP_S) // TENANTS
         with psycopg.connect(lab.database_url, autocommit=True) as conn:
             for tenant_id in tenants:
                 fill(conn, tenant_id, "waits", waiting)
@@ -86,6 +88,7 @@ async def _measure(lab: Lab, count: int, seconds: float) -> Outcome:
         lab.wait("the first runs", "SELECT sum(running) >= 40 FROM tenant_slots")
         phases: list[Outcome] = []
         for name in _PHASES:
+            await asyncio.sleep(_WARM_UP_S)
             phases.append(await _phase(load, scheduler, rounds, quiet, name, seconds))
             lab.wait("the end of the slow steps", _NO_MORE_WAITS, timeout_s=300)
         lab.check()
