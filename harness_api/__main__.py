@@ -9,6 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from harness_api.app import create_app, stop_streams
+from harness_common.interpreter import tune
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
 
@@ -35,6 +36,7 @@ def main() -> int:
     config = settings()
     configure_logging(config.log)
     app = create_app(config)
+    tune()
     server = _Server(
         uvicorn.Config(
             app,

@@ -5,7 +5,6 @@ in `__main__`.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import platform
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 from celery.exceptions import SecurityWarning
 
 from harness_common.broker.app import app
+from harness_common.interpreter import tune
 from harness_common.settings import Settings, settings
 from harness_common.telemetry.logs import configure_logging
 from harness_worker.pool import TaskPool
@@ -57,9 +57,7 @@ def main() -> None:
         # full.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
     worker = make_worker(config)
-    gc.collect()
-    gc.freeze()  # what is loaded stays: collections look at what a step makes only
-    gc.set_threshold(2_000, 10, 10)
+    tune()
     worker.start()
     # Everything is drained and closed: taking the interpreter apart would only cost seconds.
     sys.stdout.flush()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -47,7 +46,6 @@ class TaskPool(BasePool):
 
     def on_start(self) -> None:
         """Start the loop and wait until the process is ready to work."""
-        sys.setswitchinterval(0.001)
         self.loop = uvloop.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False

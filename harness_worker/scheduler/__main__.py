@@ -10,6 +10,7 @@ import uvloop
 
 from harness_common.broker.app import app
 from harness_common.broker.publish import Bell
+from harness_common.interpreter import tune
 from harness_common.settings import settings
 from harness_common.telemetry.logs import configure_logging
 from harness_common.telemetry.start import start_traces
@@ -38,7 +39,7 @@ async def _main() -> None:
 def main() -> int:
     """Run until told to stop."""
     configure_logging(settings().log)
-    sys.setswitchinterval(0.001)  # the thread that rings holds up the loop no longer than that
+    tune()
     uvloop.run(_main())
     return 0
 
