@@ -47,7 +47,7 @@ from harness_common.store.db import Database
 from harness_common.store.policies import PolicyCache
 from harness_common.store.rows import StoredRun, row_time
 from harness_common.store.secret_values import TenantSecrets
-from harness_common.store.skills import SkillCache
+from harness_common.store.skill_pins import SkillCache
 from harness_common.store.writes import Applied, Write
 from harness_worker.context.memory import ContextMemory
 from harness_worker.egress.client import Egress

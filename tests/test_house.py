@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -137,3 +138,19 @@ def test_the_sql_calls_suspect_what_the_rules_do():
     }
     assert {name for name, _ in found} >= {"claim.sql", "suspects.sql", "worker_died.sql"}
     assert {number for _, number in found} == {str(SUSPECT_DEATHS)}
+
+
+@pytest.mark.parametrize("module", ["harness_worker.child", "harness_worker.scheduler.admit"])
+def test_processes_that_do_steps_load_no_library_that_they_do_not_use(module):
+    """SQLAlchemy is for the API's queries and for migrations: 16 MB and a third of a second."""
+    heavy = ("sqlalchemy", "fastapi", "flower", "alembic")
+    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "HARNESS_REDIS_URL": "redis://127.0.0.1:1/0"},
+    )
+    assert done.stdout.strip() == "[]"

@@ -9,7 +9,8 @@ from harness_api.deps import Use
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.model_breakers import ModelBreakerView, ModelReset
-from harness_common.store.breakers import MODEL_PREFIX, list_breakers, model_key, reset_breaker
+from harness_common.core.fallback import MODEL_PREFIX, model_key
+from harness_common.store.breakers import list_breakers, reset_breaker
 from harness_common.store.db import Row
 
 router = new_router("/v1/models", "models")

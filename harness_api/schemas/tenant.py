@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness_api.paging import ID_PATTERN
 from harness_api.schemas.base import Input, InputTime, Output, Time
 from harness_api.schemas.runs import ShownStatus
-from harness_common.store.audit import AuditFilter
+from harness_common.store.audit_reads import AuditFilter
 
 
 class Rates(Output):

@@ -23,7 +23,7 @@ from harness_common.store.db import Connection, Database, Row, run_sql
 from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
 from harness_common.store.sealed import seal_bytes
-from harness_common.store.skills import pin
+from harness_common.store.skill_pins import pin
 from harness_common.store.writes import RING_AFTER_S, encode_snapshot, state_columns
 from harness_common.telemetry.causes import note_made
 

@@ -24,6 +24,16 @@ CANNOT_SERVE: Final = frozenset(
 )
 """Permanent failures that say nothing against the request."""
 _OVERLOADED: Final = frozenset({503, 529})
+MODEL_PREFIX: Final = "model:"
+"""What begins the names of models among those of tools, which have no colon."""
+
+
+def model_key(name: str) -> str:
+    """Return the name by which the breaker of the model `provider/model` is kept.
+
+    It is the tenant's own, like those of its tools: nobody's timeouts close a model to others.
+    """
+    return MODEL_PREFIX + name
 
 
 def is_fault(error: HarnessError) -> bool:

@@ -5,27 +5,16 @@ Used by the API; the workers have their own statements.
 
 from __future__ import annotations
 
-from typing import Final
 from uuid import UUID
 
 from sqlalchemy import case, delete, func, select
 
 from harness_common.core.errors import NotFound
+from harness_common.core.fallback import MODEL_PREFIX
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.core_sql import run_core
 from harness_common.store.db import Database, Row
 from harness_common.store.schema import tool_breakers
-
-MODEL_PREFIX: Final = "model:"
-"""What begins the names of models among those of tools, which have no colon."""
-
-
-def model_key(name: str) -> str:
-    """Return the name by which the breaker of the model `provider/model` is kept.
-
-    It is the tenant's own, like those of its tools: nobody's timeouts close a model to others.
-    """
-    return MODEL_PREFIX + name
 
 
 async def list_breakers(db: Database, tenant_id: UUID, *, models: bool = False) -> list[Row]:

@@ -20,6 +20,7 @@ from harness_common.core.fallback import (
     PATIENCE_S,
     goes_on,
     is_fault,
+    model_key,
     most_hopeful,
 )
 from harness_common.core.guidance import Guidance
@@ -27,7 +28,6 @@ from harness_common.core.history import repaired
 from harness_common.core.message import Json
 from harness_common.core.values import replace
 from harness_common.redaction import redactor
-from harness_common.store.breakers import model_key
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.sampling import sample
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until

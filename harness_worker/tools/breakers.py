@@ -21,9 +21,9 @@ from uuid import UUID, uuid4
 import structlog
 
 from harness_common.batch import Batcher
+from harness_common.core.fallback import MODEL_PREFIX
 from harness_common.core.message import Json
 from harness_common.settings import ToolSettings
-from harness_common.store.breakers import MODEL_PREFIX
 from harness_common.store.db import Database, DatabaseUnavailable, Row, run_together
 from harness_worker.telemetry import metrics
 

@@ -15,7 +15,7 @@ import pytest
 from harness_api.cli.main import run
 from harness_common.coord.channel import Channel
 from harness_common.settings import McpSettings
-from harness_common.store.audit import list_audit
+from harness_common.store.audit_reads import list_audit
 from harness_common.store.mcp_tools import record_list
 from harness_worker.mcp.pool import Outside, Pool
 from harness_worker.mcp.source import McpTools

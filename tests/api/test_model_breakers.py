@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness_api.client import AsyncClient
-from harness_common.store.breakers import model_key
+from harness_common.core.fallback import model_key
 from harness_worker.tools.breakers import Breakers
 from tests.api.test_tool_breakers import break_tool
 

@@ -11,7 +11,8 @@ from harness_common.core.errors import Invalid, NotFound, Transient
 from harness_common.core.ids import encode
 from harness_common.core.step import CallOutcome, ToolsDone
 from harness_common.core.tool_call import CallStatus
-from harness_common.store.audit import Actor, list_audit
+from harness_common.store.audit import Actor
+from harness_common.store.audit_reads import list_audit
 from harness_common.store.policies import TENANT, PolicyCache, put_policy
 from harness_common.store.policy_reads import list_policies, read_policy_row
 from tests.store.play import make_tenant, say, sql

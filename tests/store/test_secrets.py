@@ -26,7 +26,8 @@ from harness_common.store import keyring as keyring_module
 from harness_common.store import secrets as secrets_module
 from harness_common.store.apply import group_commit
 from harness_common.store.artifacts import plain_digest, read_artifact, save_artifact
-from harness_common.store.audit import Actor, list_audit
+from harness_common.store.audit import Actor
+from harness_common.store.audit_reads import list_audit
 from harness_common.store.claim import Want, claim, load_history
 from harness_common.store.db import Database
 from harness_common.store.encryption import read_encryption, read_wrapping, rewrap, set_encryption

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from harness_common.contracts.agent import AgentSpec
+from harness_common.core.fallback import model_key
 from harness_common.core.message import Message, Text
 from harness_common.settings import Settings, ToolSettings
 from harness_common.store import json_codec
-from harness_common.store.breakers import model_key
 from harness_worker.advance import answer
 from harness_worker.models.http import shared_client
 from harness_worker.models.registry import ModelRegistry
