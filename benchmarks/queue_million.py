@@ -2,8 +2,8 @@
 
 The rows are made by SQL; scheduler and workers are the real ones, the scheduler with a stopwatch.
 While the backlog is worked off, tenants who wait for nothing send a single run now and then. The
-first runs have steps of half a second, as of a quick model, which leaves the processors idle half
-the time; those after them have empty steps, with which the workers take all that there is.
+first runs have steps of about half a second, as of quick models, which leaves the processors idle
+half the time; those after them have empty steps, with which the workers take all that there is.
 """
 
 from __future__ import annotations
@@ -71,8 +71,10 @@ def run(stack: Stack, options: Options) -> Outcome:
 async def _measure(lab: Lab, count: int, seconds: float) -> Outcome:
     rounds = lab.folder / "rounds"
     async with open_load(lab) as load:
-        tenants = [await _tenant(load, f"busy{n}") for n in range(TENANTS)]
-        quiet = [await _tenant(load, f"quiet{n}") for n in range(3)]
+        # Steps of different lengths, or all runs would end, and be let in, in the same instant.
+        steps_s = [_STEP_S * (0.55 + 0.1 * n) for n in range(TENANTS)]
+        tenants = [await _tenant(load, f"busy{n}", step_s) for n, step_s in enumerate(steps_s)]
+        quiet = [await _tenant(load, f"quiet{n}", _STEP_S) for n in range(3)]
         begun = time.monotonic()
         waiting = int(1.1 * (seconds + _WARM_UP_S) * _CONCURRENCY * _WORKERS / _STEP_S) // TENANTS
         with psycopg.connect(lab.database_url, autocommit=True) as conn:
@@ -130,13 +132,13 @@ async def _done(load: Load) -> int:
     return int(rows[0]["n"])
 
 
-async def _tenant(load: Load, name: str) -> UUID:
+async def _tenant(load: Load, name: str, step_s: float) -> UUID:
     async with load.db.transaction() as conn:
         row = await ensure_tenant(conn, load.lab.settings, name, load.db.timeout_s)
     await put_agent(load.db, row["tenant_id"], "one", scripted(1), Actor("bench"))
     waits = AgentSpec(
         model="scripted/bench",
-        model_options={"script": [{"text": "done", "delay_s": _STEP_S}]},
+        model_options={"script": [{"text": "done", "delay_s": step_s}]},
     )
     await put_agent(load.db, row["tenant_id"], "waits", waits, Actor("bench"))
     return UUID(str(row["tenant_id"]))
