@@ -39,9 +39,11 @@ class Watch:
         """Note that Postgres was seen; after a gap the watch starts anew.
 
         While Postgres was away (or this machine slept) nobody could send a heartbeat, so silence
-        says nothing until a whole lease has been watched.
+        says nothing until a whole lease has been watched. Nor does it when the clock of Postgres
+        was set back: by the old beginning, nobody would be dead until it is caught up with.
         """
-        if self.last is None or now - self.last > timedelta(seconds=self.lease_s / 2):
+        longest = timedelta(seconds=self.lease_s / 2)
+        if self.last is None or not timedelta(0) <= now - self.last <= longest:
             self.since = now
         self.last = now
 

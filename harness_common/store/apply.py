@@ -88,12 +88,13 @@ async def settle(
 
     When an outside input came meanwhile, the run is read again, advanced again and committed again:
     a finished step is never lost to it (INV20). When the reply to the commit was lost, the row
-    tells whether it arrived (INV10). While Postgres is away it is tried for `patience_s`. Raises
+    tells whether it arrived (INV10). While Postgres is away it is tried for `patience_s`; once more
+    when a webhook was removed in that very moment, which the first try had still seen. Raises
     `LostOwnership` when somebody else owns the run, `DatabaseUnavailable` when Postgres stays away.
     """
     owner = Ownership(run.fence, _claim_of(run), step.worker)
     give_up = asyncio.get_running_loop().time() + patience_s
-    pause_s = 0.05
+    pause_s, named_gone = 0.05, False
     while True:
         transition = advance(run.state, inputs, now)
         write = Write(run, transition, now, step, keep, snapshot_every=db.config.snapshot_every)
@@ -102,6 +103,11 @@ async def settle(
             if applied is not None:
                 return applied
             fresh = await read_run(db, run.tenant_id, run.id)
+        except psycopg.errors.ForeignKeyViolation:
+            if named_gone:
+                raise
+            named_gone = True
+            continue
         except DatabaseUnavailable:
             if asyncio.get_running_loop().time() > give_up:
                 raise

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.contracts.blob import Blobs
-from harness_common.core.errors import NotFound
+from harness_common.core.errors import LostOwnership, NotFound
 from harness_common.core.ids import decode, encode
 from harness_common.store import sealed
 from harness_common.store.db import Database, Row
@@ -33,7 +33,9 @@ async def save_artifact(
     media_type: str,
     data: bytes,
 ) -> str:
-    """Keep bytes and return the artifact's id (`art_…`)."""
+    """Keep bytes and return the artifact's id (`art_…`); raises `LostOwnership` when the run is
+    gone: a process that was cut off must not leave a file of what was erased meanwhile.
+    """
     key = await writing_key_of(db, tenant_id)
     kept, digest = data, None
     if key is not None:
@@ -54,7 +56,8 @@ async def save_artifact(
             "sealed": digest,
         },
     )
-    assert row is not None
+    if row is None:
+        raise LostOwnership("the run of the artifact is gone")
     return encode("artifact", row["id"])
 
 

@@ -129,7 +129,11 @@ async def erase_tenant_rest(conn: Connection, one: Erasure, limit: int, timeout_
     for table in reversed(metadata.sorted_tables):
         if "tenant_id" not in table.columns or table.name in _KEEP:
             continue
-        rows = await _some(conn, table.name, one.tenant_id, limit, timeout_s)
+        if table.name == "artifacts":
+            params = {"tenant_id": one.tenant_id, "limit": limit}
+            rows = (await run_sql(conn, "erase_artifacts", params, timeout_s))[0]["rows"]
+        else:
+            rows = await _some(conn, table.name, one.tenant_id, limit, timeout_s)
         if rows:
             one.counts[table.name] += rows
             return True

@@ -43,7 +43,7 @@ LEFT_OUT: Final = frozenset(
 OF_TENANT: Final[tuple[tuple[str, Table, tuple[str, ...]], ...]] = (
     ("agent", t.agents, ("name", "version")),
     ("skill", t.skills, ("name", "version")),
-    ("policy", t.policies, ("version",)),
+    ("policy", t.policies, ("agent_name", "version")),
     ("tool", t.tenant_tools, ("name",)),
     ("tool_version", t.tool_versions, ("name", "version")),
     ("egress", t.egress_rules, ("tenant_id",)),

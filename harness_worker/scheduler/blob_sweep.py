@@ -7,6 +7,8 @@ first and names them right after.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Final
 
 import structlog
@@ -17,6 +19,10 @@ from harness_worker.scheduler.looper import Shared
 
 GRACE_S: Final = 60.0
 BATCH: Final = 200
+_AT_MOST_S: Final = 0.5
+"""How long one sweep goes on: the leadership must be renewed, and other duties wait."""
+_PATIENCE_S: Final = 1.0
+"""How long the store is waited for, for the same reason."""
 
 log = structlog.get_logger()
 
@@ -24,27 +30,36 @@ log = structlog.get_logger()
 async def sweep(
     shared: Shared, blobs: Blobs, *, grace_s: float = GRACE_S, limit: int = BATCH
 ) -> int:
-    """Delete some blobs that are due; return how many rows were looked at."""
+    """Delete some blobs that are due, as many as there is time for; return how many rows were
+    found, 0 when the store is of no use now.
+    """
     rows = await shared.db.fetch("blob_garbage_pick", {"grace_s": grace_s, "limit": limit})
     over: list[Row] = []
     later: list[Row] = []
+    works: bool | None = True
+    until = time.monotonic() + _AT_MOST_S
     for row in rows:
-        done = row["named"] or await _gone(blobs, row["sha256"], grace_s)
+        done = works = True if row["named"] else await _gone(blobs, row["sha256"], grace_s)
         (over if done else later).append(row)
+        if works is None or time.monotonic() > until:
+            break
     for name, some in (("blob_garbage_drop", over), ("blob_garbage_later", later)):
         if some:
             await shared.db.fetch(name, _keys(some))
     shared.count("blobs_deleted", sum(not row["named"] for row in over))
-    return len(rows)
+    return 0 if works is None else len(rows)
 
 
-async def _gone(blobs: Blobs, digest: str, grace_s: float) -> bool:
-    """Delete one; a store that fails is asked again later."""
+async def _gone(blobs: Blobs, digest: str, grace_s: float) -> bool | None:
+    """Delete one, and tell whether it is gone; None when the store failed: it is asked again
+    later.
+    """
     try:
-        return await blobs.delete(digest, grace_s)
+        async with asyncio.timeout(_PATIENCE_S):
+            return await blobs.delete(digest, grace_s)
     except Exception as error:  # noqa: BLE001 - a plugin's store may raise anything
         log.warning("blob.not_deleted", digest=digest, error=repr(error)[:300])
-        return False
+        return None
 
 
 def _keys(rows: list[Row]) -> dict[str, list[object]]:

@@ -6,6 +6,8 @@ finds them. A child is told like any run: by its row, and its worker by a signal
 
 from __future__ import annotations
 
+import time
+
 import structlog
 
 from harness_common.commands import cancel_run
@@ -26,13 +28,18 @@ class CancelLoop:
         self._channel = shared.signals()
 
     async def run_once(self, look: Look) -> int:
-        """Ask every forsaken child to stop, up to a batch."""
+        """Ask forsaken children to stop, up to a batch, and never for longer than the leader may go
+        without renewing its term. What is left is done at the next tick.
+        """
         if not look.forsaken:
             return 0
         shared = self._shared
         batch, stopped = shared.settings.scheduler.batch, 0
+        until = time.monotonic() + shared.settings.scheduler.leader_ttl_s / 4
         rows = await shared.db.fetch("forsaken", {"batch": batch, "skipped": shared.skipped()})
         for row in rows:
+            if stopped and time.monotonic() > until:
+                break
             parent = encode("run", row["parent_run_id"])
             reason = f"its parent {parent} is {row['parent_status']}"
             try:

@@ -1,14 +1,19 @@
 """Webhooks: what the trigger on events queued is sent, signed, until it is taken or given up.
 
 Requests go on beside the ticks. A delivery may come twice, never not at all; its id stays the same.
+Some places are for webhooks that none is under way to: one that does not answer would hold up all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 import httpx
 import orjson
@@ -27,6 +32,10 @@ from harness_worker.tools.http_tools import rules_of
 log = structlog.get_logger()
 
 AT_ONCE: Final = 20
+KEPT: Final = 5
+"""Of those, for webhooks that nothing is being sent to, one each."""
+_SEARCH_S: Final = 1.0
+"""Pause after such webhooks were looked for in vain: what waits for the others is passed over."""
 TIMEOUT_S: Final = 20.0
 _GONE: Final = 410
 
@@ -40,6 +49,8 @@ class DeliverLoop:
         self._shared = shared
         self._egress = egress or Egress(shared.settings, partial(rules_of, shared.db))
         self._pepper: bytes | None = None
+        self._busy: Counter[UUID] = Counter()
+        self._search_at = 0.0
         self.sending: set[asyncio.Task[None]] = set()
 
     async def run_once(self, look: Look) -> int:
@@ -49,10 +60,25 @@ class DeliverLoop:
             return 0
         if self._pepper is None:
             self._pepper = await asyncio.to_thread(load_pepper, self._shared.settings)
-        params = {"term": self._shared.term, "batch": room}
+        begun = 0
+        if room > KEPT:
+            begun = taken = await self._take(self._pepper, room - KEPT, ())
+            if taken < room - KEPT:
+                return begun
+        while len(self.sending) < AT_ONCE and time.monotonic() >= self._search_at:
+            taken = await self._take(self._pepper, 1, list(self._busy))
+            if not taken:
+                self._search_at = time.monotonic() + _SEARCH_S
+            begun += taken
+        return begun
+
+    async def _take(self, pepper: bytes, most: int, busy: Sequence[UUID]) -> int:
+        """Begin up to `most` deliveries, of other webhooks than those of `busy`."""
+        params = {"term": self._shared.term, "batch": most, "busy": list(busy)}
         rows = await self._shared.db.fetch("webhooks_take", params)
         for row in rows:
-            task = asyncio.create_task(self._deliver(row, self._pepper))
+            self._busy[row["webhook_id"]] += 1
+            task = asyncio.create_task(self._deliver(row, pepper))
             self.sending.add(task)
             task.add_done_callback(self.sending.discard)
         return len(rows)
@@ -65,6 +91,8 @@ class DeliverLoop:
             log.warning("webhook.not_recorded", error=str(error))  # due again in a minute
         except Exception:
             log.exception("webhook.failed", webhook=encode("webhook", row["webhook_id"]))
+        finally:
+            self._busy -= Counter([row["webhook_id"]])
 
     async def _send(self, row: Row, pepper: bytes) -> Answer | str:
         """Make one attempt; return the answer, or why there is none."""
@@ -91,6 +119,12 @@ class DeliverLoop:
             return f"no answer within {TIMEOUT_S:g} s"
         except httpx.HTTPError as problem:
             return f"no answer ({type(problem).__name__})"
+        except DatabaseUnavailable:
+            raise
+        except Exception as problem:
+            # A failure like any other: an interceptor may raise whatever it likes.
+            log.exception("webhook.failed", webhook=encode("webhook", row["webhook_id"]))
+            return f"not sent ({type(problem).__name__})"
 
     async def _record(self, row: Row, result: Answer | str) -> None:
         answer = result if isinstance(result, Answer) else None

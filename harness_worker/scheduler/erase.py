@@ -14,7 +14,9 @@ from typing import Final
 
 import structlog
 
+from harness_common.blobs.registry import blobs_of
 from harness_common.commands import cancel_run
+from harness_common.contracts.blob import Blobs
 from harness_common.core.errors import HarnessError
 from harness_common.core.ids import encode
 from harness_common.store import erase, json_codec
@@ -22,6 +24,7 @@ from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, DatabaseUnavailable, run_sql
 from harness_common.store.erase import Erasure
 from harness_common.store.wipe import give_way
+from harness_worker.scheduler.blob_sweep import sweep
 from harness_worker.scheduler.looper import Look, Shared
 
 EVERY_S: Final = 2.0
@@ -38,10 +41,12 @@ class EraseLoop:
 
     name = "erase"
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, blobs: Blobs | None = None) -> None:
         self._shared = shared
         self._channel = shared.signals()
+        self._blobs = blobs or blobs_of(shared.settings)
         self._open: list[Erasure] = []
+        self._look_at = 0.0
         self._next = 0.0
 
     async def run_once(self, look: Look) -> int:
@@ -56,8 +61,7 @@ class EraseLoop:
                 pause_s = AGAIN_S
             took_s = time.monotonic() - begun
             share = self._shared.settings.retention.share
-            if not pause_s:
-                pause_s = max(_LEAST_PAUSE_S, took_s * (1 / share - 1))
+            pause_s = max(pause_s, _LEAST_PAUSE_S, took_s * (1 / share - 1))
             self._next = time.monotonic() + pause_s
         if self._open:
             self._shared.ask_again(max(0.0, self._next - time.monotonic()))
@@ -65,9 +69,8 @@ class EraseLoop:
 
     async def step(self) -> float:
         """Do one batch; return the pause after it, 0 when there is more to do at once."""
-        if not self._open:
-            rows = await self._shared.db.fetch("erasures_open", {})
-            self._open = [Erasure.of(row) for row in rows]
+        if not self._open or time.monotonic() >= self._look_at:
+            await self._look()
             if not self._open:
                 return EVERY_S
         one = self._open[0]
@@ -77,6 +80,13 @@ class EraseLoop:
         elif pause_s:  # somebody else has to do something: the next one meanwhile
             self._open.append(self._open.pop(0))
         return pause_s
+
+    async def _look(self) -> None:
+        """Add what was asked for since: it must not wait for one that waits for somebody else."""
+        rows = await self._shared.db.fetch("erasures_open", {})
+        known = {one.id for one in self._open}
+        self._open += [Erasure.of(row) for row in rows if row["id"] not in known]
+        self._look_at = time.monotonic() + EVERY_S
 
     async def _batch(self, one: Erasure) -> float:
         if one.phase == "stopping":
@@ -131,10 +141,11 @@ class EraseLoop:
         return 0.0
 
     async def _wait_for_blobs(self, one: Erasure) -> float:
-        """End when the blobs are deleted, which the retention loop does."""
+        """End when the blobs are deleted."""
         db = self._shared.db
         (left,) = await db.fetch("erase_left", one.whose)
         if left["blobs"]:
+            await sweep(self._shared, self._blobs)
             return AGAIN_S
         if left["sessions"]:
             await self._note(one, "stopping")

@@ -4,8 +4,10 @@ time on both sides.
 
 from __future__ import annotations
 
+import time
 from uuid import UUID
 
+from harness_common.core.errors import Conflict
 from harness_common.store.db import Database
 
 
@@ -21,12 +23,23 @@ class Leadership:
             "ttl_s": ttl_s,
         }
         self.term: int | None = None
+        self._ttl_s = ttl_s
+        self._renew_at = 0.0
 
     async def seek(self) -> int | None:
         """Become or stay leader; returns the term, or None while another leads."""
         row = await self._db.fetch_one("lead", self._params)
         self.term = row["term"] if row else None
+        self._renew_at = time.monotonic() + self._ttl_s / 4
         return self.term
+
+    async def keep(self) -> None:
+        """Renew in time while a tick goes on: one that outlasts its term would begin another, with
+        loops that remember nothing, each time. Raises `Conflict` when the term is over.
+        """
+        term = self.term
+        if time.monotonic() >= self._renew_at and await self.seek() != term:
+            raise Conflict("another term has begun", code="TERM_OVER", term=term)
 
     async def resign(self) -> None:
         """Let a standby take over at once."""

@@ -120,11 +120,16 @@ class ReapLoop:
             return None
         if info["run_id"] != self._redis_run_id:
             self._redis_run_id, self._redis_changed_at = info["run_id"], time.monotonic()
-        return {
-            UUID(hex=c["name"].removeprefix(self._prefix))
-            for c in clients
-            if c.get("name", "").startswith(self._prefix)
-        }
+        names = (str(c.get("name", "")) for c in clients)
+        ids = (self._worker_of(name) for name in names if name.startswith(self._prefix))
+        return {worker for worker in ids if worker is not None}
+
+    def _worker_of(self, name: str) -> UUID | None:
+        """Read whose connection it is; None for a name that somebody else made up."""
+        try:
+            return UUID(hex=name.removeprefix(self._prefix))
+        except ValueError:
+            return None
 
     async def _condemn(self, worker: UUID, why: str, *, silent_at: datetime | None) -> int:
         """Declare a worker dead; for its silence (`silent_at`: when Postgres was looked at) only if

@@ -10,7 +10,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 import structlog
@@ -70,12 +70,18 @@ async def look_once(shared: Shared) -> Look:
 
 
 @metrics.tick_seconds.time()
-async def tick(shared: Shared, loops: list[Loop]) -> tuple[Look, int]:
-    """Look once and run every loop once; returns what was seen and how much was done."""
+async def tick(
+    shared: Shared, loops: list[Loop], keep: Callable[[], Awaitable[None]] | None = None
+) -> tuple[Look, int]:
+    """Look once and run every loop once, after `keep` each; returns what was seen and how much was
+    done.
+    """
     look = await look_once(shared)
     shared.again_in_s = None
     done = 0
     for loop in loops:
+        if keep is not None:
+            await keep()
         try:
             done += await loop.run_once(look)
         except DatabaseUnavailable:
@@ -180,7 +186,7 @@ class Scheduler:
                 if leadership.term is None:
                     pause_s = config.leader_ttl_s / 4
                 else:
-                    look, done = await tick(shared, loops)
+                    look, done = await tick(shared, loops, leadership.keep)
                     pause_s = self._pause(look, done)
                     if shared.again_in_s is not None:
                         pause_s = min(pause_s, shared.again_in_s)
@@ -227,4 +233,7 @@ class Scheduler:
                     async for _ in nudges:
                         self._nudged.set()
             except RedisFault:
+                await asyncio.sleep(0.5)
+            except Exception:  # what cannot be read must not make it deaf for good
+                log.exception("nudges.failed")
                 await asyncio.sleep(0.5)

@@ -6,6 +6,7 @@ Delays end, questions expire, wall clocks run out, and parents look whether thei
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from uuid import UUID
 
@@ -26,14 +27,19 @@ class WakeLoop:
         self._shared = shared
 
     async def run_once(self, look: Look) -> int:
-        """Wake what is due, tenant by tenant."""
+        """Wake what is due, tenant by tenant, who waits longest first; never for longer than the
+        leader may go without renewing its term. What is left is done at the next tick.
+        """
         if look.due_in_s is None or look.due_in_s > 0:
             return 0
         shared = self._shared
         batch = shared.settings.scheduler.batch
+        until = time.monotonic() + shared.settings.scheduler.leader_ttl_s / 4
         woken = 0
         for row in await shared.db.fetch("due", {"batch": batch, "skipped": shared.skipped()}):
             woken += await self._wake_tenant(row["tenant_id"], batch, look.queued)
+            if time.monotonic() > until:
+                break
         shared.count("runs_woken", woken)
         return woken
 

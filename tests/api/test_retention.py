@@ -183,6 +183,22 @@ def test_every_table_is_exported_or_said_to_be_left_out():
     assert of_tenants == told
 
 
+async def test_pages_of_an_export_go_by_what_makes_a_row_one_of_its_kind(db, tenant):
+    """Fifty agents whose rules have the same version would be all that is told of rules."""
+    await sql(
+        db,
+        "INSERT INTO policies (tenant_id, agent_name, version, source, rules, digest, created_by) "
+        "SELECT :t, 'a' || n, 1, '', '{}', '', '' FROM generate_series(1, 60) AS n",
+        t=tenant.id,
+    )
+    exporter = export.Exporter(db, LocalBlobs.__new__(LocalBlobs), tenant.id)
+    records = [record async for record in exporter.tenant()]
+    assert len(of(records, "policy")) == 60
+    for fixed, tables in (("", export.OF_TENANT), ("run_id", export.OF_RUN)):
+        for _, table, keys in tables:
+            assert {c.name for c in table.primary_key} <= {"tenant_id", fixed, *keys}, table.name
+
+
 @pytest.mark.parametrize("change", ["cut", "changed", "more", "line_lost"])
 async def test_an_export_that_is_not_whole_is_found_out(app, db, tenant, change):
     run = encode("run", await finished(Play(db, tenant.id)))

@@ -190,6 +190,20 @@ async def test_a_throttle_holds_for_all_and_is_never_shortened(play):
     assert live["until"] == third["until"]
 
 
+async def test_a_throttle_ends_some_time_after_its_last_slot(play):
+    now = await play.now()
+    await play.db.fetch("throttle_hit", hit(called_at=now, wait_s=0.0))
+    params = {
+        "worker": play.worker, "held": 0, "claims": [], "queue_age_s": 0.0, "sandbox": None,
+        "orphan_after_s": 60.0, "throttle_ends_after_s": 60.0,
+    }  # fmt: skip
+    (own,) = await play.db.fetch("heartbeat", params)
+    assert [t["scope"] for t in own["throttles"]] == ["p:m:c"]
+    (own,) = await play.db.fetch("heartbeat", params | {"throttle_ends_after_s": -60.0})
+    assert own["throttles"] in (None, [])
+    assert await play.db.fetch("throttles_live", {"ends_after_s": 60.0}) == []
+
+
 async def test_slots_of_a_throttled_scope_are_dealt_once_one_interval_apart(play):
     now = await play.now()
     await play.db.fetch("throttle_hit", hit(called_at=now, per_s=2.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from uuid import UUID
@@ -11,6 +12,7 @@ import pytest
 
 from harness_common.blobs.local import LocalBlobs
 from harness_common.commands import StartRun, cancel_run, start_run
+from harness_common.core.errors import LostOwnership
 from harness_common.core.ids import encode
 from harness_common.core.run import Status
 from harness_common.settings import RetentionSettings, Settings
@@ -208,3 +210,71 @@ async def test_a_tenant_that_is_being_erased_is_closed_first(play, db, shared, b
     await play.settle(held, say("done"))
     await work_off(shared, blobs, loop)
     assert await sql(db, "SELECT 1 FROM runs WHERE tenant_id = :t", t=play.tenant_id) == []
+
+
+async def test_a_request_does_not_wait_for_one_that_waits_for_somebody_else(play, db, shared):
+    """A step that takes its time, or a blob store that is away, must not put off another's."""
+    going = await play.start(user_id="slow")
+    await play.claim(going)
+    await ask_erasure(db, play.tenant_id, play.tenant_id, "slow", actor=Actor("k"))
+    loop = EraseLoop(shared)
+    assert await loop.step() > 0, "it waits for the step under way"
+    later = await play.start(user_id="later")
+    await ask_erasure(db, play.tenant_id, play.tenant_id, "later", actor=Actor("k"))
+    async with asyncio.timeout(10):
+        while await sql(db, "SELECT 1 FROM runs WHERE id = :r", r=later):
+            await loop.step()
+    assert (await play.read(going)).state.status is Status.RUNNING
+
+
+async def test_its_blobs_go_without_waiting_for_the_next_round_of_retention(
+    play, db, shared, blobs, tmp_path
+):
+    await live(play, blobs, ANN, CANARY)
+    await cancel_all(play)
+    asked, _ = await ask_erasure(db, play.tenant_id, play.tenant_id, ANN, actor=Actor("k"))
+    loop = EraseLoop(shared, blobs)
+    for _ in range(100):
+        if await loop.step():
+            break
+    assert (await read_erasure(db, play.tenant_id, asked["id"]))["phase"] == "blobs"
+    _look_old(blobs)
+    await sql(db, "UPDATE blob_garbage SET look_at = look_at - interval '2 minutes'")
+    for _ in range(3):
+        await loop.step()
+    assert (await read_erasure(db, play.tenant_id, asked["id"]))["phase"] == "done"
+    assert [
+        p for p in tmp_path.rglob("*") if p.is_file() and CANARY.encode() in p.read_bytes()
+    ] == []
+
+
+async def cancel_all(play: Play) -> None:
+    for row in await sql(play.db, "SELECT id FROM runs WHERE finished_at IS NULL"):
+        await cancel_run(play.db, play.tenant_id, row["id"], by="x")
+
+
+async def test_the_files_of_a_tenant_go_also_when_no_run_has_them(db, shared, blobs, tmp_path):
+    operator, tenant_id = await make_tenant(db), await make_tenant(db)
+    data = CANARY.encode()
+    await save_artifact(db, blobs, tenant_id, None, name="n", media_type="text/plain", data=data)
+    await ask_erasure(db, operator, tenant_id, None, actor=Actor("op"))
+    await work_off(shared, blobs)
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+async def test_who_was_cut_off_leaves_no_file_of_a_run_that_is_gone(
+    play, db, shared, blobs, tmp_path
+):
+    run_id = await play.start(user_id=ANN)
+    await cancel_all(play)
+    await ask_erasure(db, play.tenant_id, play.tenant_id, ANN, actor=Actor("k"))
+    await work_off(shared, blobs)
+    data = CANARY.encode()
+    with pytest.raises(LostOwnership):
+        await save_artifact(
+            db, blobs, play.tenant_id, run_id, name="n", media_type="text/plain", data=data
+        )
+    assert await sql(db, "SELECT 1 FROM artifacts") == []
+    _look_old(blobs)
+    await sweep(shared, blobs, grace_s=0)
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []

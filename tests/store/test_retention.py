@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -338,6 +339,22 @@ async def test_a_week_of_which_nothing_is_kept_is_dropped(play, db, shared, blob
     assert (await sql(db, "SELECT pruned FROM runs WHERE id = :r", r=old)) == [{"pruned": 3}]
 
 
+async def test_who_reads_a_week_for_long_holds_up_nothing_else(
+    play, db, shared, blobs, database_url
+):
+    start = week_start(datetime.now(UTC)) - timedelta(weeks=3)
+    name = f"events_{start:%Y%m%d}"
+    await sql(db, "SELECT make_partition('events', :s)", s=start)
+    late = await finished(play, 10)
+    with psycopg.connect(database_url) as conn:
+        conn.execute(f"SELECT 1 FROM {name}")
+        await prune(shared, blobs, events_days=5)
+        assert name in await partitions(db)
+        assert "events" in await gone(db, late)
+    await prune(shared, blobs, events_days=5)
+    assert name not in await partitions(db)
+
+
 async def test_no_week_is_dropped_by_whoever_asks(db, play):
     now = datetime.now(UTC)
     with pytest.raises(psycopg.errors.InvalidParameterValue):
@@ -413,3 +430,36 @@ async def test_a_run_that_somebody_holds_is_passed_over(play, db, shared, blobs)
         await prune(shared, blobs, events_days=2)
     assert "events" not in await gone(db, held)
     assert "events" in await gone(db, free)
+
+
+class Slow:
+    """A store that takes its time, or (`stuck`) never answers."""
+
+    def __init__(self, *, stuck: bool = False) -> None:
+        self.asked, self.stuck = 0, stuck
+
+    async def delete(self, digest: str, unused_s: float) -> bool:
+        del digest, unused_s
+        self.asked += 1
+        await asyncio.sleep(60.0 if self.stuck else 0.1)
+        return True
+
+
+async def test_a_sweep_is_over_before_the_leader_must_renew_its_term(db, shared, tenant_id):
+    """Two hundred blobs, one after the other, or one in a store that does not answer."""
+    await sql(
+        db,
+        "INSERT INTO blob_garbage (tenant_id, sha256) "
+        "SELECT :t, n::text FROM generate_series(1, 250) AS n",
+        t=tenant_id,
+    )
+    slow: Any = Slow()
+    stuck: Any = Slow(stuck=True)
+    async with asyncio.timeout(shared.settings.scheduler.leader_ttl_s / 2):
+        assert await sweep(shared, slow, grace_s=0) == 200, "there is more"
+    assert 0 < slow.asked < 20
+    async with asyncio.timeout(shared.settings.scheduler.leader_ttl_s / 2):
+        assert await sweep(shared, stuck, grace_s=0) == 0
+    assert stuck.asked == 1
+    (left,) = await sql(db, "SELECT count(*) AS n FROM blob_garbage")
+    assert left["n"] == 250 - slow.asked

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisDown
 
 from harness_common.broker.publish import Doorbell
+from harness_common.commands import Parent
 from harness_common.core.errors import Conflict
 from harness_common.core.inputs import StepFailed
 from harness_common.core.rules import SUSPECT_DEATHS
@@ -25,11 +27,12 @@ from harness_common.core.step import Failure
 from harness_common.settings import DatabaseSettings, SchedulerSettings, Settings
 from harness_common.store.db import Database
 from harness_worker.scheduler.admit import AdmitLoop
+from harness_worker.scheduler.cancel import CancelLoop
 from harness_worker.scheduler.dispatch import DispatchLoop
 from harness_worker.scheduler.leader import Leadership
 from harness_worker.scheduler.looper import Shared
 from harness_worker.scheduler.reap import BATCH, ReapLoop
-from harness_worker.scheduler.service import look_once
+from harness_worker.scheduler.service import Scheduler, look_once, tick
 from harness_worker.scheduler.wake import WakeLoop
 from tests.fakes.cut_proxy import CutProxy
 from tests.store.play import WHEN, Play, make_tenant, make_worker, say, sql, waiting_until
@@ -200,6 +203,24 @@ async def test_waking_many_whose_times_come_while_the_loop_looks(play, db, datab
     assert await play.running() == 30
 
 
+@pytest.mark.parametrize("kind", ["wake", "cancel"])
+async def test_a_loop_stops_in_time_for_the_leader_to_renew_its_term(db, kind):
+    """With slow commits two hundred tenants, or children, take longer than a term lasts."""
+    shared = await lead(db)
+    shared.settings = Settings(scheduler=SchedulerSettings(leader_ttl_s=1e-6))
+    loop: Any = WakeLoop(shared) if kind == "wake" else CancelLoop(shared)
+    for _ in range(3):
+        play = Play(db, await make_tenant(db))
+        run_id = await play.start()
+        if kind == "wake":
+            await play.step(run_id, StepFailed(Failure("limited", "L", "l", 60.0), WHEN))
+        else:
+            await play.start(parent=Parent(run_id, 1, 0, 1))
+            await play.step(run_id, say())
+    await make_due(db)
+    assert [await once(loop, shared) for _ in range(4)] == [1, 1, 1, 0]
+
+
 # ── reap ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -243,6 +264,28 @@ async def test_the_runs_of_a_silent_worker_are_given_back_at_once(play, db, shar
     await play.step(lost, say("again"))
     assert await once(await reaper(shared), shared) == 0
     await play.check_whole(lost)
+
+
+class OddRedis(FakeRedis):
+    """Has a connection whose name looks nearly like a worker's."""
+
+    async def info(self, section: str) -> dict[str, Any]:
+        return {"run_id": section}
+
+    async def client_list(self) -> list[dict[str, Any]]:
+        return [{"name": "harness-worker-debug"}, {"name": ""}, {}]
+
+
+async def test_a_connection_of_an_odd_name_stops_no_recovery(play, db, shared):
+    """Whoever names a connection so would keep every run of the dead."""
+    worker = await make_worker(db)
+    run_id = await play.start()
+    await play.claim(run_id, worker)
+    await sql(db, "UPDATE workers SET died_at = clock_timestamp()")
+    odd: Any = OddRedis()
+    shared.redis = odd
+    assert await once(ReapLoop(shared), shared) == 1
+    assert (await play.read(run_id)).claim_id is None
 
 
 async def test_a_slow_step_is_no_death(play, db, shared):
@@ -522,6 +565,64 @@ async def test_leadership_is_exclusive_and_every_new_holder_has_a_new_term(db):
     assert await a.seek() is None
     await sql(db, "UPDATE leader SET until = clock_timestamp() - interval '1 ms'")
     assert await b.seek() == 3, "its time had run out: another might have led in between"
+
+
+async def test_a_tick_that_outlasts_a_term_keeps_it(db):
+    """A new term has new loops: who is silent would never be found out, term after term."""
+    ttl_s = 0.4
+    leader, rival = (Leadership(db, uuid4(), name, ttl_s) for name in "ab")
+    assert await leader.seek() == 1
+    shared = share(db, 1)
+
+    class Slow:
+        name = "slow"
+
+        async def run_once(self, look: Any) -> int:
+            del look
+            await asyncio.sleep(ttl_s / 3)
+            return 1
+
+    _, done = await tick(shared, [Slow() for _ in range(6)], leader.keep)
+    assert done == 6
+    assert await rival.seek() is None
+    assert await leader.seek() == 1
+    await sql(db, "UPDATE leader SET until = clock_timestamp() - interval '1 ms'")
+    assert await rival.seek() == 2
+    await asyncio.sleep(ttl_s / 3)
+    with pytest.raises(Conflict):
+        await tick(shared, [Slow()], leader.keep)
+
+
+async def test_a_nudge_that_cannot_be_read_does_not_make_the_scheduler_deaf(db, shared):
+    heard = asyncio.Event()
+
+    class Noise:
+        async def __aenter__(self) -> AsyncIterator[dict[str, Any]]:
+            return self._nudges()
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def _nudges(self) -> AsyncIterator[dict[str, Any]]:
+            if not channel.listened:
+                channel.listened = True
+                raise ValueError("no JSON")
+            heard.set()
+            yield {}
+
+    class Channel:
+        listened = False
+
+        def nudges(self) -> Noise:
+            return Noise()
+
+    channel: Any = Channel()
+    scheduler = Scheduler(shared.settings)
+    serving = asyncio.create_task(scheduler.serve(shared, channel, lambda _: []))
+    async with asyncio.timeout(10):
+        await heard.wait()
+    scheduler.stop()
+    await serving
 
 
 async def test_eight_seek_and_one_leads(db):

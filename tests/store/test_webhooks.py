@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import psycopg
 import pytest
 
 from harness_common.core import webhook
@@ -19,7 +23,7 @@ from harness_common.settings import EgressSettings, Settings
 from harness_common.store import webhooks as store
 from harness_common.store.audit import Actor
 from harness_common.store.keys import load_pepper
-from harness_worker.scheduler.deliver import DeliverLoop
+from harness_worker.scheduler.deliver import AT_ONCE, DeliverLoop
 from harness_worker.scheduler.service import look_once
 from tests.fakes.http_server import Page, serving
 from tests.store.play import make_tenant, say, sql
@@ -108,6 +112,22 @@ async def test_it_is_queued_with_the_event_or_not_at_all(desk):
     assert await desk.deliveries(hook) == []
     await desk.end_a_run()
     assert len(await desk.deliveries(hook)) == 1
+
+
+async def test_one_that_is_removed_in_that_very_moment_costs_no_finished_step(desk, database_url):
+    """The run would be ended as failed, its answer lost."""
+    await desk.add("run.succeeded")
+    run_id = await desk.play.start()
+    run = await desk.play.claim(run_id)
+    with psycopg.connect(database_url) as conn:
+        conn.execute("DELETE FROM webhooks")
+        settling = asyncio.create_task(desk.play.settle(run, say("it")))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(settling), 0.3)  # it waits for the webhook's row
+        assert not settling.done()
+        conn.commit()
+    await settling
+    assert (await desk.play.read(run_id)).state.output == "it"
 
 
 async def test_only_what_was_asked_for_and_only_the_tenants_own(desk, db):
@@ -201,6 +221,54 @@ async def test_an_address_inside_is_refused_and_said_so(desk):
     await desk.deliver()
     (delivery,) = await desk.deliveries(hook)
     assert delivery["error"].startswith("refused")
+
+
+class Deaf:
+    """Never answers under `/deaf`; elsewhere it breaks with what nobody thought of."""
+
+    def __init__(self):
+        self.asked: Counter[str] = Counter()
+
+    async def send(self, tenant_id, ask):
+        del tenant_id
+        self.asked[ask.url.rpartition("/")[2]] += 1
+        if ask.url.endswith("/deaf"):
+            await asyncio.Event().wait()
+        raise KeyError("an interceptor's own fault")
+
+
+async def test_one_that_never_answers_does_not_hold_up_the_others(desk):
+    deaf: Any = Deaf()
+    desk.loop = DeliverLoop(desk.shared, deaf)
+    await desk.add("run.succeeded", path="/deaf")
+    for _ in range(AT_ONCE + 5):
+        await desk.end_a_run()
+    await desk.loop.run_once(await look_once(desk.shared))
+    assert 0 < deaf.asked["deaf"] < AT_ONCE
+    other = await desk.add("run.succeeded", path="/other")
+    for _ in range(2):
+        await desk.end_a_run()
+    async with asyncio.timeout(10):
+        while deaf.asked["other"] < 2:
+            await desk.loop.run_once(await look_once(desk.shared))
+            await asyncio.sleep(0.05)
+    assert deaf.asked["deaf"] < AT_ONCE
+    for task in desk.loop.sending:
+        task.cancel()
+    told = await desk.deliveries(other)
+    assert len(told) == 2
+
+
+async def test_what_nobody_thought_of_is_a_failure_like_any_other(desk):
+    """It would be tried every minute for a month."""
+    deaf: Any = Deaf()
+    desk.loop = DeliverLoop(desk.shared, deaf)
+    hook = await desk.add("run.succeeded")
+    await desk.end_a_run()
+    await sql(desk.db, "UPDATE webhook_deliveries SET attempt = 7")
+    await desk.deliver()
+    (delivery,) = await desk.deliveries(hook)
+    assert (delivery["status"], delivery["error"]) == ("failed", "not sent (KeyError)")
 
 
 async def test_another_leader_takes_nothing(desk):

@@ -39,6 +39,18 @@ def test_a_gap_starts_the_watch_anew():
     assert not watch.silence_counts(at(29))
 
 
+def test_a_clock_that_was_set_back_starts_the_watch_anew():
+    """By the old beginning nobody would be dead for an hour."""
+    watch = Watch(15.0)
+    for s in (0, 7, 14, 21):
+        watch.look(at(s))
+    for s in (-3600, -3593, -3586):
+        watch.look(at(s))
+        assert not watch.silence_counts(at(s))
+    watch.look(at(-3585))
+    assert watch.silence_counts(at(-3585))
+
+
 def test_two_samples_a_second_apart_tell_an_absence():
     absence = Absence()
     silent = {A: 2.0, B: 2.0}

@@ -11,6 +11,7 @@ import pytest
 
 from harness_common.core.inputs import OwnerLost
 from harness_common.core.run import Status
+from harness_common.store.claim import unclaim
 from harness_worker.advance import answer
 from harness_worker.budgets import PLATFORM, reserve
 from tests.store.play import sql
@@ -126,3 +127,18 @@ async def test_what_a_dead_owner_reserved_is_given_back(play, runtime):
     assert (await account(play))["reserved_tokens"] > 1_000
     await play.apply(await play.read(run_id), OwnerLost("w", "killed"))
     assert (await account(play))["reserved_tokens"] == 0
+
+
+async def test_what_was_reserved_for_a_step_that_is_given_back_is_free_again(play, runtime):
+    """A judge of a newer version is found out in the middle of a step, again and again."""
+    await limit(play, tokens_per_day=5_000)
+    run_id = await play.start()
+    for _ in range(2):
+        run = await reserve(await claim_tools_step(runtime, play, run_id))
+        assert 1_000 < (await account(play))["reserved_tokens"] < 2_000
+        assert run.claim_id is not None
+        await unclaim(play.db, play.tenant_id, run_id, run.claim_id)
+        for who in (play.tenant_id, PLATFORM):
+            assert (await account(play, who))["reserved_tokens"] == 0
+    assert (await play.read(run_id)).reserved_tokens == 0
+    assert (await play.read(run_id)).claim_id is None

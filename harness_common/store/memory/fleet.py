@@ -105,6 +105,9 @@ def heartbeat(t: Tables, p: Params) -> list[Row]:
         t.workers.update(row, alive | {n: p[n] for n in ("held", "queue_age_s")})
         own = dict.fromkeys(("tenant_id", "run_id", "claim_id"))
         told = {"condemned": row["died_at"] is not None, "cancel_requested": False, "now": now}
+        ended = now - timedelta(seconds=p["throttle_ends_after_s"])
+        for one in [one for one in t.throttles if max(one["next_at"], one["until"]) < ended]:
+            t.throttles.delete(one)
         out.append(own | told | {"throttles": [as_json(one) for one in t.throttles]})
     old = now - timedelta(seconds=p["orphan_after_s"])
     for run in t.runs.where(claimed_by=p["worker"]):

@@ -1,7 +1,7 @@
--- Take deliveries that are due, for a minute: whoever dies with them leaves them due again.
+-- Take deliveries that are due, for a minute: whoever dies with them leaves them due again. None of webhooks that are `busy`.
 WITH due AS (
     SELECT tenant_id, id FROM webhook_deliveries WHERE status = 'pending' AND next_at <= clock_timestamp()
-    AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s)
+    AND webhook_id <> ALL(%(busy)s::uuid[]) AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s)
     ORDER BY next_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE webhook_deliveries d SET attempt = d.attempt + 1, next_at = clock_timestamp() + interval '60 seconds' FROM due
