@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from functools import partial
 from typing import Any, Final
+from uuid import UUID
 
 import httpx
 import orjson
@@ -16,6 +18,7 @@ import structlog
 
 from harness_common.core import webhook
 from harness_common.core.ids import encode
+from harness_common.store import json_codec
 from harness_common.store.db import DatabaseUnavailable, Row
 from harness_common.store.keys import load_pepper
 from harness_worker.egress.client import Answer, Ask, Egress, TooManyRedirects
@@ -27,6 +30,8 @@ from harness_worker.tools.http_tools import rules_of
 log = structlog.get_logger()
 
 AT_ONCE: Final = 20
+OF_ONE_TENANT: Final = 10
+"""How many of them may be one tenant's."""
 TIMEOUT_S: Final = 20.0
 _GONE: Final = 410
 
@@ -40,22 +45,36 @@ class DeliverLoop:
         self._shared = shared
         self._egress = egress or Egress(shared.settings, partial(rules_of, shared.db))
         self._pepper: bytes | None = None
-        self.sending: set[asyncio.Task[None]] = set()
+        self.sending: dict[asyncio.Task[None], UUID] = {}
+        """What is under way, and whose it is."""
 
     async def run_once(self, look: Look) -> int:
         """Begin what is due, as far as there is room."""
-        room = AT_ONCE - len(self.sending)
-        if look.deliver_in_s is None or look.deliver_in_s > 0 or room <= 0:
+        if look.deliver_in_s is None or look.deliver_in_s > 0:
             return 0
         if self._pepper is None:
             self._pepper = await asyncio.to_thread(load_pepper, self._shared.settings)
-        params = {"term": self._shared.term, "batch": room}
-        rows = await self._shared.db.fetch("webhooks_take", params)
-        for row in rows:
-            task = asyncio.create_task(self._deliver(row, self._pepper))
-            self.sending.add(task)
-            task.add_done_callback(self.sending.discard)
-        return len(rows)
+        begun = 0
+        while (room := AT_ONCE - max(begun, len(self.sending))) > 0:
+            if not (rows := await self._take(room)):
+                break
+            for row in rows:
+                task = asyncio.create_task(self._deliver(row, self._pepper))
+                self.sending[task] = row["tenant_id"]
+                task.add_done_callback(self.sending.pop)
+            begun += len(rows)
+        return begun
+
+    async def _take(self, room: int) -> list[Row]:
+        """Take what is due of tenants that have room; once theirs is used up, it is the others'."""
+        held = Counter(str(tenant_id) for tenant_id in self.sending.values())
+        params = {
+            "term": self._shared.term,
+            "batch": room,
+            "held": json_codec.dumps_text(dict(held)),
+            "most": OF_ONE_TENANT,
+        }
+        return await self._shared.db.fetch("webhooks_take", params)
 
     async def _deliver(self, row: Row, pepper: bytes) -> None:
         try:

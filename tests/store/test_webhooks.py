@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,8 @@ from harness_common.settings import EgressSettings, Settings
 from harness_common.store import webhooks as store
 from harness_common.store.audit import Actor
 from harness_common.store.keys import load_pepper
-from harness_worker.scheduler.deliver import DeliverLoop
+from harness_worker.egress.client import Egress
+from harness_worker.scheduler.deliver import AT_ONCE, OF_ONE_TENANT, DeliverLoop
 from harness_worker.scheduler.service import look_once
 from tests.fakes.http_server import Page, serving
 from tests.store.play import make_tenant, say, sql
@@ -201,6 +203,35 @@ async def test_an_address_inside_is_refused_and_said_so(desk):
     await desk.deliver()
     (delivery,) = await desk.deliveries(hook)
     assert delivery["error"].startswith("refused")
+
+
+class Silent(Egress):
+    """Addresses that take a request and never answer."""
+
+    async def send(self, tenant_id, ask):
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_tenant_whose_address_never_answers_holds_up_nobody_else(desk, db):
+    hook = await desk.add("run.succeeded")
+    for _ in range(AT_ONCE + 5):
+        await store.send_test(db, desk.play.tenant_id, hook["id"])
+    other = await make_tenant(db)
+    theirs = await store.add_webhook(db, other, desk.server.url + "/hook", ["run.succeeded"], ME)
+    await store.send_test(db, other, theirs["id"])
+    desk.loop = DeliverLoop(desk.shared, Silent(desk.shared.settings))
+    begun = await desk.loop.run_once(await look_once(desk.shared))
+    try:
+        assert begun == OF_ONE_TENANT + 1
+        assert Counter(desk.loop.sending.values()) == {
+            desk.play.tenant_id: OF_ONE_TENANT, other: 1,
+        }  # fmt: skip
+        await store.send_test(db, other, theirs["id"])
+        assert await desk.loop.run_once(await look_once(desk.shared)) == 1
+    finally:
+        for task in list(desk.loop.sending):
+            task.cancel()
 
 
 async def test_another_leader_takes_nothing(desk):
