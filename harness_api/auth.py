@@ -21,7 +21,7 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from harness_api.schemas.api_keys import Permission, Role
-from harness_common.core.errors import Denied, Unauthenticated
+from harness_common.core.errors import Denied, Transient, Unauthenticated
 from harness_common.core.ids import encode
 from harness_common.store import keys
 from harness_common.store.audit import Actor
@@ -78,6 +78,8 @@ class Caller:
     request_id: str = ""
     operator: bool = False
     """Whether the key's tenant runs the platform."""
+    public_id: str = ""
+    """By which the key is looked up again while an answer goes on."""
 
     @property
     def name(self) -> str:
@@ -176,6 +178,15 @@ class Keyring:
         self._known[public_id] = known
         return known
 
+    async def lives(self, public_id: str) -> bool:
+        """Tell whether a key is still alive, for answers that go on for hours; while Postgres is
+        away it is.
+        """
+        try:
+            return await self.find(public_id) is not None
+        except Transient:
+            return True
+
     def forget(self, public_id: str) -> None:
         """Read a key again at its next use."""
         self._known.pop(public_id, None)
@@ -211,7 +222,15 @@ class Requires:
                 permission=self.permission,
             )
         rid = request.scope["state"]["request_id"]
-        return Caller(row["tenant_id"], row["id"], row["role"], permissions, rid, row["operator"])
+        return caller_of_key(row, permissions, rid)
+
+
+def caller_of_key(row: Row, permissions: frozenset[str], rid: str) -> Caller:
+    """Return who asks, from the row of a live key."""
+    return Caller(
+        row["tenant_id"], row["id"], row["role"], permissions, rid, row["operator"],
+        row["public_id"],
+    )  # fmt: skip
 
 
 def requires(permission: str) -> Any:  # noqa: ANN401 - what FastAPI takes for a dependency

@@ -187,9 +187,9 @@ def _allowed(request: Request) -> list[str]:
 
 async def on_data_error(request: Request, error: Exception) -> Response:
     """Answer 422 when a value got past validation that Postgres cannot hold; logged, since a rule
-    is missing.
+    is missing, without what Postgres says of it: that quotes the value.
     """
-    log.warning("request.value_refused", error=str(error).strip()[:200])
+    log.warning("request.value_refused", error=type(error).__name__)
     detail = "a value does not fit into its column; shorten it or choose a smaller number"
     return problem(422, "INVALID", detail, rid=request_id(request))
 

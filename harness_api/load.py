@@ -21,6 +21,8 @@ log = structlog.get_logger()
 _ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 _MAY_WAIT: Final = frozenset({"/v1/responses", "/mcp"})
 """What is posted here may be answered as long as a run takes."""
+_LONG: Final = ("/export", "/stream", "/live")
+"""Paths whose answers last, whatever the request says that it accepts."""
 
 
 class LoadGuard:
@@ -65,9 +67,9 @@ def _waits_long(scope: Scope) -> bool:
     if scope["method"] != "GET":
         return scope["method"] == "POST" and scope["path"] in _MAY_WAIT
     if (
-        scope["path"].endswith("/export")
+        scope["path"].endswith(_LONG)
         or b"wait=" in scope["query_string"]
-        or b"stream=true" in scope["query_string"]
+        or b"stream=" in scope["query_string"]
     ):
         return True
     return any(k == b"accept" and b"text/event-stream" in v for k, v in scope["headers"])

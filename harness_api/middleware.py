@@ -7,6 +7,7 @@ depth and NUL characters are judged before anything parses it.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -32,6 +33,8 @@ _FORMS: Final = ("/console/", "/flower/")
 """Where pages send forms."""
 MAX_DEPTH: Final = 64
 """Nesting of a JSON body that is still parsed."""
+BODY_S: Final = 60.0
+"""How long a body may take to arrive: until then its request holds a place that others wait for."""
 
 
 class ClientGone(Exception):
@@ -107,13 +110,14 @@ def _request_id(scope: Scope) -> str:
 
 
 class BodyGuard:
-    """Refuses bodies that are too large, of another kind than JSON, too deep, or hold NUL; and NUL
-    in a URL.
+    """Refuses bodies that are too large or too slow, of another kind than JSON, too deep, or hold
+    NUL; and NUL in a URL.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, body_s: float = BODY_S) -> None:
         self._app = app
         self._max = max_body_bytes
+        self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -131,7 +135,15 @@ class BodyGuard:
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
             await self._app(scope, receive, send)
             return
-        body = await self._read(headers, receive)
+        try:
+            async with asyncio.timeout(self._body_s):
+                body = await self._read(headers, receive)
+        except TimeoutError:
+            detail = f"the body did not arrive within {self._body_s:g} s; send it again"
+            close = {"Connection": "close"}
+            answer = problem(408, "BODY_TOO_SLOW", detail, rid=rid, headers=close)
+            await answer(scope, receive, send)
+            return
         forms = scope["path"].startswith(_FORMS)
         refusal = self._judge(headers, body, forms=forms)
         if refusal is not None:

@@ -16,7 +16,9 @@ from uuid import UUID
 import orjson
 from starlette.responses import StreamingResponse
 
+from harness_api.auth import Caller
 from harness_api.deps import Services
+from harness_api.live import Reader
 from harness_common.core import events as ev
 from harness_common.core.errors import Transient
 from harness_common.store.db import Row
@@ -45,28 +47,29 @@ def _frame(name: str, data: object, event_id: int | None = None) -> bytes:
 
 
 def stream_events(
-    services: Services, tenant_id: UUID, run_id: UUID, after: int
+    services: Services, caller: Caller, run_id: UUID, after: int
 ) -> StreamingResponse:
     """Answer with the events after `after`, then with what comes. The caller has seen that the run
     exists.
     """
-    body = follow(services, tenant_id, run_id, after)
+    body = follow(services, caller.tenant_id, run_id, after, caller.public_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
 
 async def follow(
-    services: Services, tenant_id: UUID, run_id: UUID, after: int
+    services: Services, tenant_id: UUID, run_id: UUID, after: int, public_id: str
 ) -> AsyncGenerator[bytes, None]:
-    """Yield frames until the run has ended or the process stops. A frame `wait` says that nothing
-    more comes until a person does something; the stream stays open.
+    """Yield frames until the run has ended, the key `public_id` is revoked or expires, or the
+    process stops. A frame `wait` says that nothing more comes until a person does something; the
+    stream stays open.
     """
     place = _Place(after)
     yield b": events of run_%b\n\n" % run_id.hex.encode()
     async with services.hub.watch(tenant_id, run_id) as reader:
         reader.notice()
-        while not services.stopping.is_set():
-            if not await reader.wait(services.config.api.sse_ping_s):
+        while (heard := await news(services, reader, public_id)) is not None:
+            if not heard:
                 yield b": ping\n\n"
             for item in reader.deltas():
                 if frame := place.delta(item):
@@ -84,6 +87,16 @@ async def follow(
                     return
                 if len(page.events) == _PAGE:
                     reader.notice()
+
+
+async def news(services: Services, reader: Reader, public_id: str) -> bool | None:
+    """Wait for something new; False when nothing came for a while, None when a stream is to end:
+    the process stops, or the key by which it was asked for is not alive any more.
+    """
+    if services.stopping.is_set():
+        return None
+    heard = await reader.wait(services.config.api.sse_ping_s)
+    return heard if await services.keyring.lives(public_id) else None
 
 
 @dataclass(slots=True)

@@ -28,6 +28,10 @@ MIN_BYTES: Final = 6
 """Shorter values are refused as secrets: blotting them out would garble ordinary text."""
 MAX_VALUES: Final = 512
 """Values known at once in a process; the least lately used go first."""
+MAX_TENANT_CHARS: Final = 16 * 1024 * 1024
+"""What all forms of a tenant's values take at most: those of a value of 64 KiB are over a megabyte,
+and one tenant must not fill the memory of a process that serves all.
+"""
 _INNER: Final = ((0, 0), (1, 2), (2, 3))
 """Bytes before a value within its base64 group, and the characters that those bytes still touch."""
 
@@ -76,6 +80,7 @@ class Redactor:
             return
         self._values[key] = forms_of(value)
         changed = {tenant_id}
+        self._make_room(tenant_id)
         while len(self._values) > self._max:
             (gone, _), _ = self._values.popitem(last=False)
             changed.add(gone)
@@ -86,6 +91,21 @@ class Redactor:
             if not self._of_tenant[tenant]:
                 del self._of_tenant[tenant]
         self._of_all = _ordered(form for forms in self._values.values() for form in forms)
+
+    def _make_room(self, tenant_id: UUID) -> None:
+        """Forget the tenant's own least lately used values when its forms take too much."""
+        sizes = {
+            key: sum(len(form) for form in forms)
+            for key, forms in self._values.items()
+            if key[0] == tenant_id
+        }
+        *older, _ = sizes  # the newest stays
+        left = sum(sizes.values())
+        for key in older:
+            if left <= MAX_TENANT_CHARS:
+                return
+            left -= sizes[key]
+            del self._values[key]
 
     def clean(self, tenant_id: UUID, text: str) -> str:
         """Return `text` without the values of this tenant."""

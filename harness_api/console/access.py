@@ -8,23 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import structlog
 from fastapi import Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
-from harness_api.auth import PERMISSIONS, Caller, Keyring, dependencies_of
+from harness_api.auth import PERMISSIONS, Caller, Keyring, caller_of_key, dependencies_of
 from harness_api.console.session import COOKIE, Session, Sessions
 from harness_api.console.visit import Visit
-from harness_common.core.errors import Denied, Unauthenticated
+from harness_common.core.errors import Denied, Invalid, Unauthenticated
 from harness_common.core.ids import encode
 
 PREFIX: Final = "/console"
 OPEN: Final = frozenset({"/console/login", "/console/logout", "/console/static/{name:path}"})
 """Routes for everybody."""
 _SAFE: Final = frozenset({"GET", "HEAD"})
+_FIELDS: Final = 2_000
 TOKEN_FIELD: Final = "csrf"  # noqa: S105 - the name of a field
 TOKEN_HEADER: Final = "x-csrf-token"  # noqa: S105 - the name of a header
 
@@ -45,8 +46,7 @@ async def caller_of(connection: HTTPConnection) -> tuple[Caller, Session, str] |
         return None
     row, permissions = found
     rid = connection.scope["state"]["request_id"]
-    caller = Caller(row["tenant_id"], row["id"], row["role"], permissions, rid, row["operator"])
-    return caller, session, row["name"]
+    return caller_of_key(row, permissions, rid), session, row["name"]
 
 
 class RequiresPage:
@@ -96,7 +96,8 @@ def require_own_origin(request: Request) -> None:
     if site is not None:
         own = site == "same-origin"
     else:
-        own = urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
+        host = request.headers.get("host", "")
+        own = request.headers.get("origin") in {f"http://{host}", f"https://{host}"}
     if not own:
         raise Denied("this request did not come from the console; open the page and try there")
 
@@ -105,8 +106,11 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
     """Read the fields of a form, in order; what is no form has none."""
     if "application/x-www-form-urlencoded" not in request.headers.get("content-type", ""):
         return []
-    body = await request.body()
-    pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2_000)
+    text = (await request.body()).decode("utf-8", "replace")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS)
+    except ValueError:
+        raise Invalid(f"a form has at most {_FIELDS} fields", limit=_FIELDS) from None
     return [(name, value.replace("\x00", "")) for name, value in pairs]
 
 

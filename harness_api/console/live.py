@@ -12,7 +12,9 @@ from uuid import UUID
 import orjson
 from starlette.responses import StreamingResponse
 
+from harness_api.auth import Caller
 from harness_api.deps import Services
+from harness_api.sse import news
 from harness_common.core import events as ev
 from harness_common.core.errors import Transient
 from harness_common.core.run import TERMINAL, Status
@@ -21,9 +23,9 @@ from harness_common.store.run_reads import read_progress
 _LIVE: Final = {ev.LIVE_DELTA: "delta", ev.LIVE_STEP_STARTED: "begun", ev.TOOL_PROGRESS: "progress"}
 
 
-def live_stream(services: Services, tenant_id: UUID, run_id: UUID) -> StreamingResponse:
+def live_stream(services: Services, caller: Caller, run_id: UUID) -> StreamingResponse:
     """Answer with the stream of a run. The caller has seen that the run exists."""
-    body = follow(services, tenant_id, run_id)
+    body = follow(services, caller.tenant_id, run_id, caller.public_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(body, media_type="text/event-stream", headers=headers)
 
@@ -32,13 +34,17 @@ def _frame(name: str, data: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(data))
 
 
-async def follow(services: Services, tenant_id: UUID, run_id: UUID) -> AsyncGenerator[bytes, None]:
-    """Yield frames: `changed` with the status and the last event, what is live, and `end`."""
+async def follow(
+    services: Services, tenant_id: UUID, run_id: UUID, public_id: str
+) -> AsyncGenerator[bytes, None]:
+    """Yield frames: `changed` with the status and the last event, what is live, and `end`; as long
+    as the key `public_id` lives.
+    """
     async with services.hub.watch(tenant_id, run_id) as reader:
         yield b"retry: 2000\n\n"
         reader.notice()
-        while not services.stopping.is_set():
-            if not await reader.wait(services.config.api.sse_ping_s):
+        while (heard := await news(services, reader, public_id)) is not None:
+            if not heard:
                 yield b": ping\n\n"
             for item in reader.deltas():
                 if frame := _live(item):

@@ -18,8 +18,12 @@ from harness_api.console.static import url_of
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Terminal sequences and control characters but tab and line feed."""
-_ODD: Final = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Marks that turn the direction of text, by which one thing can be made to look like another."""
+_ODD: Final = re.compile(
+    "[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+"""Marks that turn the direction of text, by which one thing can be made to look like another, and
+characters that nobody sees, in which words can be hidden from who approves them.
+"""
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 LONG: Final = 20_000
 """How many characters of a text are shown."""

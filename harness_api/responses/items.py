@@ -109,15 +109,13 @@ def _read_items(items: Sequence[Item]) -> Said:
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
     """Put the calls of one answer, and their results, into one message each."""
-    out: list[Message] = []
+    groups: list[list[Message]] = []
     for message in messages:
-        last = out[-1] if out else None
-        joins = last is not None and last.role == message.role and message.role != "user"
-        if joins and last is not None and message.role in {"assistant", "tool"}:
-            out[-1] = Message(last.role, (*last.content, *message.content))
+        if groups and groups[-1][0].role == message.role and message.role in {"assistant", "tool"}:
+            groups[-1].append(message)
         else:
-            out.append(message)
-    return out
+            groups.append([message])
+    return [Message(of[0].role, tuple(b for m in of for b in m.content)) for of in groups]
 
 
 def _message(item: Item, n: int) -> Message:

@@ -57,10 +57,10 @@ async def create_response(
     ref = await create(services, caller, body, key, trace_id_of(request))
     response = await open_response(services.db, caller.tenant_id, ref)
     if body.stream:
-        return stream_response(services, response, -1)
+        return stream_response(services, caller, response, -1)
     if body.background:
         return await _shown(services, caller, ref)
-    await settle(services, response, services.config.api.response_wait_s)
+    await settle(services, caller, response, services.config.api.response_wait_s)
     return JSONResponse(response.json())
 
 
@@ -81,7 +81,7 @@ async def get_response(
     if not stream:
         return await _shown(services, caller, ref)
     response = await open_response(services.db, caller.tenant_id, ref)
-    return stream_response(services, response, starting_after)
+    return stream_response(services, caller, response, starting_after)
 
 
 @router.post(
@@ -98,7 +98,7 @@ async def cancel_response(response_id: ResponseId, services: Use, caller: CanWri
         services.db, caller.tenant_id, ref.run_id, by=caller.name, actor=caller.actor
     )
     await announce_cancel(services, ref.run_id, asked)
-    await settle(services, response, _CANCEL_S)
+    await settle(services, caller, response, _CANCEL_S)
     return JSONResponse(response.json())
 
 

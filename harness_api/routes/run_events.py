@@ -51,7 +51,7 @@ async def get_events(
 ) -> Response | Page[EventView]:
     """Read events in order. With `Accept: text/event-stream` this is the stream."""
     if accept is not None and "text/event-stream" in accept:
-        return await _stream(services, caller.tenant_id, run_id, int(last_event_id or after))
+        return await _stream(services, caller, run_id, int(last_event_id or after))
     found = await read_events(services.db, caller.tenant_id, run_id, after=after, limit=limit + 1)
     rows = found.events[:limit]
     more = len(found.events) > limit
@@ -72,9 +72,10 @@ async def get_stream(
     """Follow events as server-sent events; `Last-Event-ID` or `after` resumes without gap or
     repeat.
     """
-    return await _stream(services, caller.tenant_id, run_id, int(last_event_id or after))
+    return await _stream(services, caller, run_id, int(last_event_id or after))
 
 
-async def _stream(services: Services, tenant_id: UUID, run_id: UUID, after: int) -> Response:
-    await read_events(services.db, tenant_id, run_id, after=after, limit=1)  # 404 before 200
-    return stream_events(services, tenant_id, run_id, after)
+async def _stream(services: Services, caller: Caller, run_id: UUID, after: int) -> Response:
+    # 404 before 200.
+    await read_events(services.db, caller.tenant_id, run_id, after=after, limit=1)
+    return stream_events(services, caller, run_id, after)

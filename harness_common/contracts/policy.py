@@ -31,6 +31,7 @@ from pydantic_core import PydanticCustomError
 from referencing import Registry
 
 from harness_common.contracts.tool import EffectClass
+from harness_common.contracts.tool_schema import LinearValidator, is_linear
 from harness_common.core.errors import Invalid
 from harness_common.core.message import Json
 from harness_common.core.policy import ArgumentTest, Match, Policy, Rule, Verdict
@@ -215,7 +216,7 @@ def _rule(spec: RuleSpec) -> Rule:
 
 def _argument_test(schema: Mapping[str, Any]) -> ArgumentTest:
     # An empty registry: nothing is ever fetched.
-    validator = Draft202012Validator(dict(schema), registry=Registry())
+    validator = LinearValidator(dict(schema), registry=Registry())
 
     def test(arguments: Json) -> str | None:
         error = best_match(validator.iter_errors(arguments))
@@ -240,7 +241,10 @@ def parse_policy(source: str, *, for_agent: bool = False) -> PolicySpec:
         raise _refusal([("", _yaml_problem(problem))]) from problem
     except RecursionError as problem:
         raise _refusal([("", "is nested too deep")]) from problem
-    return read_policy({} if data is None else data, for_agent=for_agent)
+    spec = read_policy({} if data is None else data, for_agent=for_agent)
+    if problems := list(_not_linear(spec)):
+        raise _refusal(problems)
+    return spec
 
 
 def read_policy(data: Json, *, for_agent: bool = False) -> PolicySpec:
@@ -260,6 +264,34 @@ def read_policy(data: Json, *, for_agent: bool = False) -> PolicySpec:
         if alien:
             raise _refusal([(f"/{n}", "is for the tenant's policy, not an agent's") for n in alien])
     return spec
+
+
+def _not_linear(spec: PolicySpec) -> Iterable[tuple[str, str]]:
+    """Find the patterns that RE2 does not take, and those of names, which no RE2 runs. Policies
+    that were stored before may have them.
+    """
+    for i, rule in enumerate(spec.rules):
+        todo: list[tuple[tuple[str | int, ...], Json]] = [
+            (("rules", i, "match", "arguments"), rule.match.arguments)
+        ]
+        while todo:
+            path, node = todo.pop()
+            if isinstance(node, dict):
+                todo += [((*path, key), part) for key, part in node.items()]
+                yield from _pattern_problems(path, node)
+            elif isinstance(node, list):
+                todo += [((*path, n), part) for n, part in enumerate(node)]
+
+
+def _pattern_problems(
+    path: tuple[str | int, ...], node: dict[str, Json]
+) -> Iterable[tuple[str, str]]:
+    if isinstance(node.get("patternProperties"), dict):
+        why = "is not allowed here: write the names out, or use propertyNames"
+        yield _pointer((*path, "patternProperties")), why
+    if isinstance(node.get("pattern"), str) and not is_linear(node["pattern"]):
+        why = "is no regular expression of RE2: look-around and back-references do not exist there"
+        yield _pointer((*path, "pattern")), why
 
 
 def _problems(error: ValidationError) -> Iterable[tuple[str, str]]:

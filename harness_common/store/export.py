@@ -122,6 +122,8 @@ class Exporter:
             yield _record("tenant", row) | {"id": encode("tenant", self.tenant_id)}
         for kind, table, keys in OF_TENANT:
             async for row in self._rows(table, keys):
+                if table is t.mcp_servers:
+                    row["target"] = _without_values(row["target"])
                 yield _record(kind, row)
         async for row in self._rows(t.memories, ("id",)):
             yield _record("memory", row)
@@ -211,6 +213,20 @@ def _until(table: Table, run: Row) -> list[ColumnElement[bool]]:
               t.checkpoints: ("step", run["step"])}  # fmt: skip
     name, last = bounds.get(table, ("", 0))
     return [table.c[name] <= last] if name else []
+
+
+def _without_values(target: Record) -> Record:
+    """Hide what headers and environment of an MCP server hold, as the API does: but for references
+    to secrets it may be one.
+    """
+    hidden = {
+        part: {
+            name: value if value.startswith("secret://") else "***" for name, value in of.items()
+        }
+        for part in ("env", "headers")
+        if (of := target.get(part))
+    }
+    return target | hidden
 
 
 def _told(column: Column[Any]) -> bool:

@@ -15,13 +15,12 @@ from datetime import date, datetime
 from typing import cast
 from urllib.parse import urlsplit
 
-import re2
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError, best_match
-from jsonschema.validators import extend
 from referencing import Registry
 
 from harness_common.contracts.tool import ToolSpec
+from harness_common.contracts.tool_schema import LinearValidator
 from harness_common.core.errors import Invalid
 from harness_common.core.message import Json
 
@@ -77,7 +76,7 @@ def schema_problems(schema: Json, value: Json, what: str = "output") -> list[tup
             _compiled.clear()
         _compiled[key] = (
             schema,
-            _Validator(schema, format_checker=_FORMATS, registry=Registry()),
+            LinearValidator(schema, format_checker=_FORMATS, registry=Registry()),
         )
     try:
         errors = list(_compiled[key][1].iter_errors(value))
@@ -98,7 +97,9 @@ def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     if found is not None and (found[0] is spec.output_schema or found[0] == spec.output_schema):
         return found[1]
     schema: Json = spec.output_schema
-    validator = Draft202012Validator(schema, format_checker=_FORMATS, registry=Registry())
+    validator: Draft202012Validator = LinearValidator(
+        schema, format_checker=_FORMATS, registry=Registry()
+    )
     if len(_compiled) >= _MAX_COMPILED:
         _compiled.clear()
     _compiled[key] = (spec.output_schema, validator)
@@ -113,30 +114,6 @@ def _errors(spec: ToolSpec, arguments: Json) -> list[ValidationError]:
     return sorted(found, key=lambda e: list(map(str, e.path)))
 
 
-def _matches(
-    validator: Draft202012Validator, pattern: str, instance: Json, schema: Json
-) -> Iterator[ValidationError]:
-    """Check `pattern` in linear time: a tenant's pattern must not hold up a shared worker."""
-    del validator, schema
-    if isinstance(instance, str) and not _search(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-def _search(pattern: str, text: str) -> bool:
-    try:
-        return re2.search(pattern, text, options=_QUIET) is not None
-    except re2.error:
-        # Look-around and the like: only the operator's own tools may have it.
-        return re.search(pattern, text) is not None
-
-
-_QUIET = re2.Options()
-_QUIET.log_errors = False
-_Validator = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"pattern": _matches}
-)
-
-
 def _validator(spec: ToolSpec) -> Draft202012Validator:
     """Return the compiled validator of a tool; the schema is compared, as tenants may share a name
     and version.
@@ -146,7 +123,7 @@ def _validator(spec: ToolSpec) -> Draft202012Validator:
     if found is not None and (found[0] is spec.input_schema or found[0] == spec.input_schema):
         return found[1]
     # An empty registry: a `$ref` to another host must never be fetched.
-    validator: Draft202012Validator = _Validator(
+    validator: Draft202012Validator = LinearValidator(
         closed(spec.input_schema), format_checker=_FORMATS, registry=Registry()
     )
     if len(_compiled) >= _MAX_COMPILED:

@@ -8,8 +8,10 @@ import json
 import time
 
 import httpx
+import psycopg
 import pytest
 from asgi_lifespan import LifespanManager
+from structlog.testing import capture_logs
 
 from harness_api.app import create_app
 from harness_api.errors import status_of
@@ -220,6 +222,19 @@ async def test_a_limit_says_when_to_come_back(app, api):
     answer = await api.get("/limited")
     assert is_problem(answer, 429, "LIMITED")
     assert answer.headers["retry-after"] == "3"
+
+
+async def test_what_the_database_refuses_is_not_quoted_in_the_log(app, api):
+    @app.get("/refused")
+    async def refused() -> None:
+        raise psycopg.errors.UntranslatableCharacter('JSON data, line 1: "a secret question')
+
+    with capture_logs() as logs:
+        answer = await api.get("/refused")
+    assert is_problem(answer, 422, "INVALID")
+    (line,) = [line for line in logs if line["event"] == "request.value_refused"]
+    assert line["error"] == "UntranslatableCharacter"
+    assert "secret" not in str(logs)
 
 
 async def test_metrics_have_bounded_labels(api):

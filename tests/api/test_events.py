@@ -15,7 +15,7 @@ import pytest
 from harness_api import sse
 from harness_api.live import Reader
 from harness_api.metrics import Metrics
-from harness_common.core.ids import decode
+from harness_common.core.ids import decode, encode
 from tests.store.play import ran, say
 
 STREAM = {"Accept": "text/event-stream"}
@@ -110,12 +110,13 @@ async def test_a_stream_follows_a_run_without_gap_or_repeat(api, play, run, serv
     assert not services.hub._topics
 
 
-async def collect(services, tenant, run, after: int, until: str) -> list[dict]:
+async def collect(services, tenant, run, after: int, until: str, role="admin") -> list[dict]:
     """Read frames up to the first of a name, then leave as a client does that loses its
     connection.
     """
     frames: list[dict] = []
-    async with aclosing(sse.follow(services, tenant.id, decode("run", run["id"]), after)) as stream:
+    run_id, key = decode("run", run["id"]), tenant.rows[role]["public_id"]
+    async with aclosing(sse.follow(services, tenant.id, run_id, after, key)) as stream:
         async for chunk in stream:
             frames += parse(chunk.decode())
             if frames and frames[-1]["event"] == until:
@@ -134,6 +135,19 @@ async def test_a_cut_stream_goes_on_where_it_was(play, run, services, tenant):
     seqs = [int(f["id"]) for f in first + second + third if "id" in f]
     assert seqs == list(range(1, len(seqs) + 1))
     assert not services.hub._topics, "a reader was left behind"
+
+
+async def test_a_stream_ends_with_its_key(api, play, run, services, tenant):
+    """A run may go on for days: who lost the key learns nothing more of it."""
+    reading = asyncio.create_task(collect(services, tenant, run, 0, "end", role="viewer"))
+    await watched(services, run)
+    key = encode("api_key", tenant.rows["viewer"]["id"])
+    assert (await api.delete(f"/v1/api-keys/{key}")).status_code == 204
+    await play.step(decode("run", run["id"]), say(tools=["look"]))
+    async with asyncio.timeout(10):
+        frames = await reading
+    assert "model.answered" not in {f["event"] for f in frames}
+    assert not services.hub._topics
 
 
 async def test_deltas_are_shown_live_and_marked_as_not_durable(play, run, services, tenant):

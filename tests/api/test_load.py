@@ -11,8 +11,10 @@ import httpx
 import psycopg
 import pytest
 from asgi_lifespan import LifespanManager
+from starlette.types import Message, Receive, Scope, Send
 
 from harness_api.app import create_app
+from harness_api.middleware import BodyGuard
 from harness_common.settings import ApiSettings
 
 
@@ -79,3 +81,41 @@ async def test_streams_do_not_use_up_the_room_of_requests(small):
     assert (third.status_code, third.json()["limit"]) == (503, 2)
     assert (await small.get("/v1/runs")).status_code == 200
     assert [p.status_code for p in await asyncio.gather(*polls)] == [200, 200]
+
+
+async def test_a_stream_is_counted_as_one_whatever_its_client_accepts(small):
+    run = (await small.post("/v1/runs", json={"agent": "a", "input": "x"})).json()
+    path = f"/v1/runs/{run['id']}/stream"
+    open_ = [asyncio.create_task(small.get(path)) for _ in range(2)]
+    await asyncio.sleep(0.3)
+    third = await small.get(path)
+    assert (third.status_code, third.json()["limit"]) == (503, 2)
+    asked = await small.get(f"/v1/responses/resp_{run['id'][4:]}", params={"stream": "1"})
+    assert (asked.status_code, asked.json()["limit"]) == (503, 2)
+    assert (await small.get("/v1/runs")).status_code == 200
+    for task in open_:
+        task.cancel()
+
+
+async def test_a_body_that_does_not_come_gives_its_place_back():
+    """Nobody has asked for a key by then: a few hundred such requests were all that is served."""
+    sent: list[Message] = []
+
+    async def never() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def keep(message: Message) -> None:
+        sent.append(message)
+
+    async def unreached(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/runs", "query_string": b"",
+        "headers": [(b"content-length", b"10")], "state": {"request_id": "r"},
+    }  # fmt: skip
+    async with asyncio.timeout(5):
+        await BodyGuard(unreached, max_body_bytes=100, body_s=0.05)(scope, never, keep)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]

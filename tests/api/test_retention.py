@@ -166,6 +166,18 @@ async def test_an_export_of_a_user_or_a_tenant_holds_theirs_alone(
     assert refused.value.status == 403
 
 
+async def test_no_value_of_an_mcp_servers_headers_is_exported(app, api, tenant):
+    headers = {"x-team": "a plain value", "authorization": "secret://token"}
+    server = {"name": "files", "url": "https://mcp.example.com/", "headers": headers}
+    assert (await api.post("/v1/mcp-servers", json=server)).status_code == 201
+    async with client_of(app, tenant) as client:
+        records = await whole(client.data.export())
+    (told,) = of(records, "mcp_server")
+    assert told["target"]["headers"] == {"x-team": "***", "authorization": "secret://token"}
+    assert told["target"]["url"] == server["url"]
+    assert "a plain value" not in json.dumps(records)
+
+
 async def test_files_need_their_own_permission(app, api, db, tenant):
     run = encode("run", await finished(Play(db, tenant.id)))
     await tenant.add_key("narrow", "viewer", ["runs:read"])

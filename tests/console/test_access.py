@@ -125,6 +125,7 @@ def test_every_template_compiles():
 def test_texts_are_cleaned_of_what_deceives():
     assert clean("a\x1b[31mb\x1b]0;x\x07c\td\ne\x00") == "ab0;xc\td\ne"
     assert clean("x\u202ey") == "x\ufffdy"
+    assert clean("pay\U000e0062\U000e006f\u200b bob\ufeff") == "pay\ufffd\ufffd\ufffd bob\ufffd"
 
 
 async def test_forms_are_taken_by_the_console_alone(visitor: httpx.AsyncClient, tenant: Tenant):

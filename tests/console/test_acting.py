@@ -58,8 +58,9 @@ async def test_a_call_is_approved_with_other_arguments(login_as: LogIn, world: W
     path = f"/console/approvals/{world.approval['id']}"
     client = await approver(login_as)
     given = {"digest": world.approval["digest"], "reason": "less"}
-    bad = await send(client, f"{path}/approve", **given, arguments="{")
-    assert bad.status_code == 422
+    for wrong in ("{", '{"i": NaN}', '{"i": 1e999}', '{"note": "\\ud800"}', "[" * 5_000):
+        bad = await send(client, f"{path}/approve", **given, arguments=wrong)
+        assert bad.status_code == 422, wrong[:20]
     done = await send(client, f"{path}/approve", **given, arguments='{"i": 0, "note": "x"}')
     assert done.status_code == 303, done.text
     one = await asked(world)
@@ -251,9 +252,10 @@ async def test_limits_are_changed(visitor: httpx.AsyncClient, world: World):
     assert (await send(visitor, "/console/tenants/limits", **given)).status_code == 303
     limits = (await world.call("GET", "/tenant"))["limits"]
     assert (limits["max_running"], limits["weight"], limits["tokens_per_day"]) == (7, 2.5, 1000)
-    bad = await send(visitor, "/console/tenants/limits", weight="heavy")
-    assert bad.status_code == 422
-    assert "weight" in bad.text
+    for name, text in (("weight", "heavy"), ("max_running", "inf"), ("max_running", "nan")):
+        bad = await send(visitor, "/console/tenants/limits", **{name: text})
+        assert bad.status_code == 422
+        assert name in bad.text
     assert "All tenants together" not in (await visitor.get("/console/tenants")).text
     assert (await send(visitor, "/console/tenants/platform/limits", weight="1")).status_code == 403
 

@@ -91,6 +91,8 @@ async def test_nobody_does_things_to_the_runs_of_others(
     answer = await send(stranger, "/console/runs/bulk/go", action="cancel", ids=run, total="1")
     assert "0 done, 1 not" in answer.text
     assert "no run" in answer.text
+    strange = {"action": "cancel", "ids": "", "total": "²", "made": "²"}
+    assert (await send(stranger, "/console/runs/bulk/go", **strange)).status_code == 200
     assert await sql(db, "SELECT 1 FROM runs WHERE status = 'cancelled'") == []
     viewer = await login_as("viewer")
     answer = await send(viewer, "/console/runs/bulk", action="cancel", which="all", query="")

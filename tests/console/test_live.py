@@ -13,7 +13,9 @@ from harness_api.console.live import follow
 from harness_api.deps import Services
 from harness_common.coord.channel import Channel
 from harness_common.core.ids import encode
+from harness_common.store.audit import Actor
 from harness_common.store.db import Database
+from harness_common.store.keys import revoke_key
 from tests.console.conftest import LogIn
 from tests.fakes.tenant import Tenant
 from tests.store.play import Play, say
@@ -23,7 +25,7 @@ async def test_changes_tokens_and_the_end_are_told(
     app: FastAPI, services: Services, play: Play, tenant: Tenant
 ):
     run_id = await play.start()
-    stream = follow(services, tenant.id, run_id)
+    stream = follow(services, tenant.id, run_id, tenant.rows["viewer"]["public_id"])
     assert await anext(stream) == b"retry: 2000\n\n"
     first = await anext(stream)
     assert b"event: changed" in first
@@ -46,11 +48,25 @@ async def test_changes_tokens_and_the_end_are_told(
 async def test_a_stream_ends_when_the_process_stops(
     app: FastAPI, services: Services, play: Play, tenant: Tenant
 ):
-    stream = follow(services, tenant.id, await play.start())
+    key = tenant.rows["viewer"]["public_id"]
+    stream = follow(services, tenant.id, await play.start(), key)
     await anext(stream)
     await anext(stream)
     stop_streams(app)
     assert [frame async for frame in stream if b"changed" not in frame] == []
+
+
+async def test_a_stream_ends_with_its_key(services: Services, play: Play, tenant: Tenant):
+    run_id, row = await play.start(), tenant.rows["viewer"]
+    stream = follow(services, tenant.id, run_id, row["public_id"])
+    await anext(stream)
+    await anext(stream)
+    await revoke_key(play.db, tenant.id, row["id"], Actor("test"))
+    services.keyring.forget(row["public_id"])
+    channel = Channel(services.redis, services.config.redis.prefix)
+    await channel.live(run_id, {"type": "answer.delta", "step": 1, "text": "secret", "at": 0})
+    async with asyncio.timeout(10):
+        assert [frame async for frame in stream if b"delta" in frame] == []
 
 
 async def test_a_stream_needs_a_session_and_an_own_run(

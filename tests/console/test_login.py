@@ -104,6 +104,19 @@ def test_after_the_login_nobody_is_sent_elsewhere():
         assert safe_next(path) == "/console"
 
 
+async def test_what_is_no_address_is_refused_and_fails_nothing(app: FastAPI, tenant: Tenant):
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://api"
+    ) as client:
+        assert (await client.get("/console/login", params={"next": "//["})).status_code == 200
+        data = {"key": tenant.keys["admin"]}
+        answer = await client.post("/console/login", data=data, headers={"Origin": "http://["})
+        assert answer.status_code == 403
+        form = {f"f{n}": "x" for n in range(2_001)}
+        answer = await client.post("/console/login", data=form, headers=SAME)
+        assert answer.status_code == 422
+
+
 def test_after_the_login_people_come_back():
     assert safe_next("/console/runs?status=failed") == "/console/runs?status=failed"
 

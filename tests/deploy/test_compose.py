@@ -152,3 +152,9 @@ def test_files_that_are_mounted_exist(compose):
                 assert (TOP / source).exists(), volume
             else:
                 assert source in compose["volumes"], volume
+
+
+def test_the_api_believes_its_proxy(compose):
+    """Else cookies are not marked Secure, and one person's failed logins make everybody wait."""
+    assert environment(compose["services"]["api"])["FORWARDED_ALLOW_IPS"] == "*"
+    assert "ports" not in compose["services"]["api"]

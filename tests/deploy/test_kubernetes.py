@@ -187,6 +187,19 @@ def test_every_setting_exists():
     assert unknown_variables(names) == []
 
 
+def test_the_api_believes_the_ingress_controller():
+    """Else cookies are not marked Secure, and one person's failed logins make everybody wait."""
+    found = {
+        entry["value"]
+        for name, pod in pods(EXAMPLE)
+        if name == "harness-api"
+        for container in pod["containers"]
+        for entry in container.get("env", ())
+        if entry["name"] == "FORWARDED_ALLOW_IPS"
+    }
+    assert found == {"*"}
+
+
 def test_every_file_is_used():
     """A manifest that no kustomization names would be forgotten."""
     named_files: set[Path] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness_common.contracts.policy import parse_policy
+from harness_common.contracts.policy import parse_policy, read_policy
 from harness_common.core.errors import Invalid
 from harness_common.core.policy import (
     RISKS,
@@ -405,6 +406,14 @@ def test_a_tool_that_is_hidden_would_not_have_been_allowed(facts, policies):
             "rules: [{name: a, then: deny, match: {arguments: {pattern: '(a'}}}]",
             "/rules/0/match/arguments/pattern",
         ),
+        (
+            "rules: [{name: a, then: deny, match: {arguments: {not: {pattern: '(?=a)a*a*a*b'}}}}]",
+            "/rules/0/match/arguments/not/pattern",
+        ),
+        (
+            "rules: [{name: a, then: deny, match: {arguments: {patternProperties: {a*: false}}}}]",
+            "/rules/0/match/arguments/patternProperties",
+        ),
         ("taint: never", "/taint"),
         ("hard: off", "/hard"),
         ("roles: {boss: [x]}", "/roles/boss"),
@@ -429,6 +438,28 @@ def test_harmless_patterns_are_taken(pattern):
         {"rules": [{"name": "a", "then": "deny", "match": {"arguments": {"pattern": pattern}}}]}
     )
     assert parse_policy(source).rules[0].match.arguments == {"pattern": pattern}
+
+
+@pytest.mark.parametrize("pattern", ["(?:a?){25}a{25}$", "a*a*a*a*b"])
+def test_no_pattern_holds_up_who_else_is_served(pattern):
+    """They run in the API, where whoever may read policies tries rules of their own."""
+    source = json.dumps(
+        {"rules": [{"name": "a", "then": "deny", "match": {"arguments": {
+            "properties": {"x": {"pattern": pattern}}}}}]}
+    )  # fmt: skip
+    (rule,) = parse_policy(source).compiled(1).rules
+    assert rule.match.arguments is not None
+    begun = time.monotonic()
+    rule.match.arguments({"x": "a" * 24 + "c" + "a" * 400})
+    assert time.monotonic() - begun < 1
+
+
+def test_policies_that_were_stored_before_are_read():
+    schema = {"patternProperties": {"^x": {"pattern": "(?=a)a"}}}
+    stored = {"rules": [{"name": "a", "then": "deny", "match": {"arguments": schema}}]}
+    (rule,) = read_policy(stored).compiled(1).rules
+    assert rule.match.arguments is not None
+    assert rule.match.arguments({"x1": "a"}) is None
 
 
 def test_what_is_the_tenants_is_not_the_agents():

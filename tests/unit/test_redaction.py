@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness_common import redaction
-from harness_common.redaction import MARK, MIN_BYTES, CleanStream, Redactor, clean_line
+from harness_common.redaction import (
+    MARK,
+    MAX_TENANT_CHARS,
+    MIN_BYTES,
+    CleanStream,
+    Redactor,
+    clean_line,
+)
 
 MINE, THEIRS = uuid4(), uuid4()
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=6, max_size=60)
@@ -96,6 +103,18 @@ def test_the_least_lately_used_values_go_first():
     redactor.add(THEIRS, "fourth-one")
     redactor.add(THEIRS, "fifth-one")
     assert redactor.clean(MINE, "first-one third-one") == "first-one third-one"
+
+
+def test_a_tenant_with_huge_values_fills_no_process_and_pushes_nobody_out():
+    redactor = known()
+    redactor.add(THEIRS, "somebody else's")
+    huge = [f"{n:04}" + "\u00e9" * 32_000 for n in range(30)]
+    for value in huge:
+        redactor.add(MINE, value)
+    forms = [form for found in redactor._values.values() for form in found]
+    assert sum(len(form) for form in forms) < 1.1 * MAX_TENANT_CHARS
+    assert redactor.clean(MINE, huge[-1]) == MARK
+    assert redactor.clean(THEIRS, "somebody else's") == MARK
 
 
 @pytest.fixture

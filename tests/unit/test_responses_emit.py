@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from harness_api.responses.emit import STRIDE, Emitter
 from harness_api.responses.ids import Ref, read_call, read_model, read_ref
+from harness_api.responses.items import read_input
 from harness_api.responses.walk import Answered, Failed
 from harness_common.core.message import Message, Text, ToolUse
 
@@ -97,3 +99,13 @@ def test_calls_of_the_client_and_ids():
     assert read_model("agent:a.b@2") == ("a.b", 2)
     assert read_model("a") == ("a", None)
     assert read_call("call_1") is None
+
+
+def test_many_items_are_joined_in_linear_time():
+    """As many as a body may hold: one after the other they stopped the API for twenty seconds."""
+    item = {"type": "function_call_output", "call_id": "call_x", "output": ""}
+    begun = time.monotonic()
+    said = read_input([*([item] * 36_000), {"role": "user", "content": "go on"}])
+    assert time.monotonic() - begun < 5
+    assert [m.role for m in said.messages] == ["tool", "user"]
+    assert len(said.messages[0].content) == 36_000

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
+from harness_common.commands.approvals import Decide, _changed
 from harness_common.contracts.tool import EffectClass, ToolSpec
 from harness_common.core.errors import Invalid
-from harness_worker.tools.validate import validate_arguments
+from harness_worker.tools.validate import result_problems, validate_arguments
 
 SCHEMA = {
     "type": "object",
@@ -153,6 +155,19 @@ def test_the_schema_itself_is_not_changed():
     before = repr(schema)
     validate_arguments(spec(schema), {})
     assert repr(schema) == before
+
+
+def test_patterns_of_results_and_of_changed_arguments_take_linear_time_too():
+    """The first are checked in workers, the second in the API."""
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
+    value = {"a": "a" * 26 + "!"}
+    begun = time.monotonic()
+    (found,) = result_problems(replace(spec(), output_schema=schema), value)
+    assert "pattern" in found[1]
+    row = {"tool": "weather", "digest": "", "input_schema": schema}
+    with pytest.raises(Invalid, match="does not match"):
+        _changed(row, Decide("approved", None, arguments=value))
+    assert time.monotonic() - begun < 1
 
 
 def test_a_pattern_takes_linear_time():

@@ -103,7 +103,9 @@ def _arguments(text: str) -> dict[str, Any] | None:
         return None
     try:
         value = json.loads(text)
-    except ValueError as error:
+        # As the API: no NaN, no infinity, no half of a character.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
         raise Invalid(f"the arguments are no JSON: {error}", field="arguments") from None
     if not isinstance(value, dict):
         raise Invalid("the arguments are a JSON object", field="arguments")

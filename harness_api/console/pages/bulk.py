@@ -65,8 +65,8 @@ async def go(services: Use, visit: CanWrite) -> Response:
     left = form.get("ids", "").split()
     if len(left) > MOST:
         raise Invalid(f"{len(left)} runs are more than one command takes", limit=MOST)
-    total = min(MOST, int(form["total"])) if form.get("total", "").isdigit() else len(left)
-    made = int(form["made"]) if form.get("made", "").isdigit() else 0
+    total = min(MOST, int(form["total"])) if form.get("total", "").isdecimal() else len(left)
+    made = int(form["made"]) if form.get("made", "").isdecimal() else 0
     notes = form.get("notes", "").split("\n") if form.get("notes") else []
     for run_id in left[:BATCH]:
         note = await _do(services, visit.request, visit, action, run_id)

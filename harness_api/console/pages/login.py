@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Final
-from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Query, Request
@@ -62,9 +61,8 @@ def _tries(request: Request) -> Tries:
 
 def safe_next(path: str) -> str:
     """Return where to go after the login: a path of ours, never another site."""
-    parts = urlsplit(path)
     inside = path.startswith(("/console", "/flower")) and "\\" not in path and "//" not in path
-    return path if inside and not parts.scheme and not parts.netloc else HOME
+    return path if inside else HOME
 
 
 def _form(

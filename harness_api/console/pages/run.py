@@ -125,7 +125,7 @@ async def run_page(run_id: RunId, services: Use, visit: CanRead, after: After = 
 async def run_live(run_id: RunId, services: Use, visit: CanRead) -> Response:
     """Tell what happens in a run as it happens."""
     await view_run(services.db, visit.caller.tenant_id, run_id)
-    return live_stream(services, visit.caller.tenant_id, run_id)
+    return live_stream(services, visit.caller, run_id)
 
 
 @router.get("/steps/{step}")

@@ -79,7 +79,7 @@ async def fork(run_id: RunId, services: Use, visit: CanWrite) -> Response:
     form = visit.form
     given: dict[str, Any] = {"dry_run": "dry_run" in form}
     if form.get("step"):
-        given["step"] = int(form["step"]) if form["step"].isdigit() else form["step"]
+        given["step"] = int(form["step"]) if form["step"].isdecimal() else form["step"]
     given |= {name: form[name] for name in ("input", "model") if form.get(name, "").strip()}
     made = Response()
     run = await run_control.post_fork(
@@ -92,7 +92,7 @@ async def fork(run_id: RunId, services: Use, visit: CanWrite) -> Response:
 async def retry(run_id: RunId, services: Use, visit: CanWrite) -> Response:
     """Start a new run from the last checkpoint of one that failed or was cancelled."""
     step = visit.form.get("from_step", "")
-    body = RunRetry(from_step=int(step) if step.isdigit() else None)
+    body = RunRetry(from_step=int(step) if step.isdecimal() else None)
     made = Response()
     run = await run_control.post_retry(run_id, visit.request, made, services, visit.caller, body)
     return visit.go(_to(run.id), f"Retries {encode('run', run_id)}.")

@@ -144,7 +144,7 @@ async def stream(
     await view_run(services.db, visit.caller.tenant_id, run_id)  # 404 before 200
     last = visit.request.headers.get("last-event-id", "")
     place = int(last) if re.fullmatch("[0-9]{1,9}", last) else after
-    return stream_events(services, visit.caller.tenant_id, run_id, place)
+    return stream_events(services, visit.caller, run_id, place)
 
 
 @router.post("/{session_id}/messages")

@@ -47,9 +47,9 @@ def changes_of(visit: Visit, names: Any, always: frozenset[str]) -> dict[str, An
             continue
         try:
             number = float(text) if text else None
-        except ValueError:
+            out[name] = int(number) if number is not None and name in _WHOLE else number
+        except (ValueError, OverflowError):  # infinity is a number, and no whole one
             raise Invalid(f"{name} takes a number, not {text[:40]!r}", field=name) from None
-        out[name] = int(number) if number is not None and name in _WHOLE else number
     return out
 
 
