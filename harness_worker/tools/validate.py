@@ -98,7 +98,9 @@ def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     if found is not None and (found[0] is spec.output_schema or found[0] == spec.output_schema):
         return found[1]
     schema: Json = spec.output_schema
-    validator = Draft202012Validator(schema, format_checker=_FORMATS, registry=Registry())
+    validator: Draft202012Validator = _Validator(
+        schema, format_checker=_FORMATS, registry=Registry()
+    )
     if len(_compiled) >= _MAX_COMPILED:
         _compiled.clear()
     _compiled[key] = (spec.output_schema, validator)
