@@ -63,7 +63,7 @@ from harness_worker.tools.breakers import Breakers
 from harness_worker.tools.caged import caged_modules, checked_dial
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.http_tools import TenantTools, rules_of
-from harness_worker.tools.registry import ToolRegistry, check_spec
+from harness_worker.tools.registry import ToolRegistry, check_foreign_spec
 from harness_worker.tools.threads import ToolThreads
 
 _CACHED_RUNS: Final = 2_000
@@ -353,7 +353,7 @@ def mcp_source(
             settings=settings.mcp,
             homes=settings.data_dir.resolve() / "mcp",
             client=egress.client,
-            check=check_spec,
+            check=check_foreign_spec,
             secrets=secrets,
         ),
     )

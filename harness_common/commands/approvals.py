@@ -9,10 +9,9 @@ from typing import Literal
 from uuid import UUID
 
 from jsonschema.exceptions import best_match
-from referencing import Registry
 
 from harness_common.commands.control import Asked, approval_decided_in
-from harness_common.contracts.tool_schema import LinearValidator
+from harness_common.contracts.tool_schema import stranger_validator
 from harness_common.core.approval import ApprovalStatus, digest
 from harness_common.core.errors import Conflict, Denied, Invalid
 from harness_common.core.ids import encode
@@ -195,8 +194,7 @@ def _changed(row: Row, said: Decide) -> Json:
     arguments = json_codec.loads(json_codec.dumps(said.arguments))
     if digest(row["tool"], arguments) == row["digest"]:
         return None
-    validator = LinearValidator(row["input_schema"] or {}, registry=Registry())
-    error = best_match(validator.iter_errors(arguments))
+    error = best_match(stranger_validator(row["input_schema"] or {}).iter_errors(arguments))
     if error is not None:
         where = ".".join(map(str, error.absolute_path))
         field = f"arguments.{where}" if where else "arguments"

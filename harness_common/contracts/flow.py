@@ -43,7 +43,8 @@ def tool_response(outcome: CallOutcome) -> ToolResponse:
         raise ValueError(f"a call that is {outcome.status} has not ended")
     if not isinstance(outcome.content, str):
         raise ValueError("its data is not text")
-    if (outcome.error_type is None or not outcome.error_type.strip()) == (status == "error"):
+    has_none = outcome.error_type is None or not outcome.error_type.strip()
+    if status != "unknown" and has_none == (status == "error"):
         raise ValueError("an error has an error code" if status == "error" else "it has an error")
     if not math.isfinite(outcome.duration_ms) or outcome.duration_ms < 0:
         raise ValueError("the time it took is no time")

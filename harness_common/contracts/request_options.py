@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from harness_common.contracts.tool_schema import check_name, check_schema
+from harness_common.contracts.tool_schema import check_name, check_tenant_schema
 from harness_common.core.errors import Invalid
 from harness_common.core.message import Json
 
@@ -32,9 +32,11 @@ class ClientTool(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
 
     def check(self) -> None:
-        """Raise `Invalid` for a name or a schema that a provider would choke on."""
+        """Raise `Invalid` for a name or a schema that a provider would choke on, or that could hang
+        a shared worker.
+        """
         check_name(self.name)
-        check_schema(self.name, self.parameters)
+        check_tenant_schema(self.name, self.parameters)
 
 
 class RequestOptions(BaseModel):

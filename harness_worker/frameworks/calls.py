@@ -88,6 +88,14 @@ class Calls:
             o.wait is not None or o.status is CallStatus.UNKNOWN for o in self.outcomes.values()
         )
 
+    async def settle(self) -> None:
+        """Declare unknown what a dead owner had begun: the turn may not ask for it again, or with
+        other arguments.
+        """
+        for call in map(PendingCall.from_row, self.rows):
+            if call.is_dead_intent():
+                self.outcomes[call.index] = await self._runner.run(call)
+
     def key(self, caller: Caller, name: str, arguments: Json) -> str:
         """Name a call within the turn."""
         digest = hashlib.sha256(name.encode() + b"\0" + canonical(arguments)).hexdigest()[:24]

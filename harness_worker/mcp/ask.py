@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import mcp_types as types
-from jsonschema import Draft202012Validator
 
+from harness_common.contracts.tool_schema import stranger_validator
 from harness_common.core.mcp import digest
 
 ACCEPT: Final = "accept"
@@ -121,7 +121,7 @@ def result_of(asked: Asked, text: str) -> types.ElicitResult:
             raise NotAnswered(f"answer {ACCEPT} or {DECLINE}")
         return types.ElicitResult(action="accept", content=None if asked.url else {})
     content = _with_defaults(asked, _content(asked, said))
-    problem = next(Draft202012Validator(dict(asked.schema)).iter_errors(content), None)
+    problem = next(stranger_validator(dict(asked.schema)).iter_errors(content), None)
     if problem is not None:
         raise NotAnswered(problem.message[:300])
     return types.ElicitResult(action="accept", content=content)

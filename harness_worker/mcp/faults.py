@@ -23,6 +23,8 @@ _WORDS_OF_LOSS: Final[dict[int, tuple[str, ...]]] = {
     CONNECTION_CLOSED: ("Connection closed", "SSE stream"),
     PARSE_ERROR: ("Failed to parse",),
     INTERNAL_ERROR: ("Server returned an error response",),
+    # Taken, and answered with nothing that says what came of it.
+    INVALID_REQUEST: ("server answered a request with 202", "Unexpected content type"),
 }
 
 

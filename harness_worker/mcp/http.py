@@ -20,6 +20,7 @@ from mcp import MCPError
 from mcp.client._transport import TransportStreams
 from mcp.client.streamable_http import streamable_http_client
 
+from harness_worker.egress.body import BadBody, read_body
 from harness_worker.egress.transport import Refused
 from harness_worker.mcp.faults import LOST, NOT_SENT, UNAUTHORIZED
 
@@ -29,14 +30,16 @@ _NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeou
 _CONNECT_S: Final = 10.0
 _REFUSED: Final = frozenset({401, 403})
 _SERVER_ERROR: Final = 500
+_OF_THE_BODY: Final = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
 _CODE: Final = -32_000
 
 
 class Bridge(httpx2.AsyncBaseTransport):
     """Sends the requests of one connection through `client`."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    def __init__(self, client: httpx.AsyncClient, max_bytes: int) -> None:
+        """`max_bytes` is the longest answer that is taken, unless it comes as events."""
+        self._client, self._max_bytes = client, max_bytes
         self._mark = secrets.token_hex(16)
 
     def fault_of(self, error: MCPError) -> str | None:
@@ -47,11 +50,13 @@ class Bridge(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request and return its answer, the body still to be read."""
+        """Send one request and return its answer; events are still to be read."""
+        headers = httpx.Headers(list(request.headers.raw))
+        headers["accept-encoding"] = "identity"  # events are unpacked without a bound
         ours = self._client.build_request(
             request.method,
             str(request.url),
-            headers=httpx.Headers(list(request.headers.raw)),
+            headers=headers,
             content=await request.aread(),
             timeout=httpx.Timeout(None, connect=_CONNECT_S, pool=_CONNECT_S),
         )
@@ -72,9 +77,27 @@ class Bridge(httpx2.AsyncBaseTransport):
         if response.status_code >= _SERVER_ERROR and not is_json:
             await response.aclose()
             return self._failed(LOST, f"HTTP {response.status_code}")
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            return await self._read(response)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            return self._failed(LOST, "its events are compressed, which was not asked for")
         return httpx2.Response(
             response.status_code, headers=list(response.headers.raw), stream=_Body(response)
         )
+
+    async def _read(self, response: httpx.Response) -> httpx2.Response:
+        """Return an answer with its body, as far as there is room for it."""
+        try:
+            body = await read_body(response, self._max_bytes)
+        except (BadBody, httpx.HTTPError) as error:
+            return self._failed(LOST, str(error) or type(error).__name__)
+        finally:
+            await response.aclose()
+        if body.truncated and response.is_success:
+            return self._failed(LOST, f"its answer is longer than {self._max_bytes} bytes")
+        headers = [(k, v) for k, v in response.headers.raw if k.lower() not in _OF_THE_BODY]
+        return httpx2.Response(response.status_code, headers=headers, content=body.data)
 
     def _failed(
         self, fault: str, why: str, status: int = 503, headers: Mapping[str, str] | None = None

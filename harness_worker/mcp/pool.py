@@ -211,7 +211,7 @@ class Pool:
             return
         headers = await self._resolved(server, target.get("headers") or {})
         async with await self.outside.client(server.tenant_id) as client:
-            bridge = Bridge(client)
+            bridge = Bridge(client, settings.max_result_bytes)
             bridges[:] = [bridge]
             auth = self.outside.auth(server)
             async with (

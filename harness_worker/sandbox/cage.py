@@ -133,6 +133,7 @@ class Cage:
 
     async def _listen(self, job: CageJob, ask: Ask | None, said: Said) -> None:
         room = job.limits.artifact_bytes
+        kept = 0  # in the middle of the call
         for _ in range(_MAX_FRAMES):
             head, body = await self._frame(room)
             if "ended" in head:
@@ -145,7 +146,11 @@ class Cage:
             elif "value" in head and isinstance(head["value"], dict):
                 said.value, said.value_body = head["value"], body
             elif "ask" in head:
-                await self._answer(head, body, ask)
+                kept += len(body)
+                if kept > job.limits.artifact_bytes:
+                    await self._send(frames.pack(pack_error(_too_much(job)), b""))
+                else:
+                    await self._answer(head, body, ask)
             else:
                 raise frames.BadFrame("a frame of no known kind")
         raise frames.BadFrame(f"more than {_MAX_FRAMES} frames")
@@ -173,6 +178,14 @@ class Cage:
         text, body = frames.sizes(prefix, max_body_bytes)
         head = frames.parse(await self._reader.readexactly(text))
         return head, await self._reader.readexactly(body)
+
+
+def _too_much(job: CageJob) -> Permanent:
+    return Permanent(
+        f"the artifacts of one call have at most {job.limits.artifact_bytes} bytes together",
+        code="LIMIT_EXCEEDED",
+        limit=job.limits.artifact_bytes,
+    )
 
 
 def _job_frame(job: CageJob, extra: Mapping[str, float]) -> bytes:

@@ -364,7 +364,9 @@ def _result(
     elif said.ended is None:
         if closed is None:
             raise Transient(
-                "the process that makes sandboxes ended during the call", code="SANDBOX_LOST"
+                "the process that makes sandboxes ended during the call",
+                code="SANDBOX_LOST",
+                began=True,
             )
         ended["exit_code"] = 128 - closed.code if closed.code < 0 else closed.code or 137
     blocked = ended.get("blocked")

@@ -34,6 +34,7 @@ _ERRORS: Final[dict[str, type[HarnessError]]] = {
         Conflict, Denied, Invalid, Limited, NotFound, Permanent, Transient, UnknownOutcome,
     )
 }  # fmt: skip
+BAD_RESULT: Final = "BAD_RESULT"
 _MAX_MESSAGE_CHARS = 4_000
 Pieces = tuple[dict[str, Any], bytes]
 """A value as JSON, and the bytes of its artifacts one after another."""
@@ -80,11 +81,18 @@ def unpack(head: Mapping[str, Any], body: bytes) -> ToolReturn:
         value = _unpack(head, body)
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
         raise Permanent(
-            "the tool's process sent something that is no result", code="BAD_RESULT"
+            "the tool's process sent something that is no result", code=BAD_RESULT
         ) from problem
     if isinstance(value, HarnessError):
         raise value
     return value
+
+
+def is_unnamed(head: Mapping[str, Any], error: Permanent) -> bool:
+    """Tell whether what `unpack` raised is no answer of the tool's own: an exception that it did
+    not name, or nonsense.
+    """
+    return error.error_code == BAD_RESULT or (head.get("kind") == "error" and not head.get("type"))
 
 
 def _unpack(head: Mapping[str, Any], body: bytes) -> ToolReturn | HarnessError:

@@ -11,7 +11,7 @@ from harness_common.core.errors import Permanent
 from harness_common.core.step import StepResult
 from harness_common.store.foreign import ForeignStore
 from harness_worker.frameworks.calls import Calls
-from harness_worker.frameworks.turn import Turn
+from harness_worker.frameworks.turn import Turn, result_of
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.tools import scope_of
 
@@ -40,6 +40,9 @@ async def run(ctx: StepContext) -> StepResult:
         settings=runtime.settings.frameworks,
         models=runtime.models,
     )
+    await turn.calls.settle()
+    if turn.calls.waits():
+        return result_of(turn, None)
     return await _runner(spec.kind)(turn)
 
 

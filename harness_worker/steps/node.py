@@ -122,6 +122,7 @@ def _wider(scope: ToolScope) -> ToolScope:
     return replace(
         scope,
         settings=settings,
+        result_bytes=None,  # it limits what a model is shown
         registry=scope.registry.with_([APPROVAL]),
         allowed=(*scope.allowed, APPROVAL_CALL),
     )

@@ -21,16 +21,13 @@ from harness_common.core.graph_log import Asked
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_worker.steps.node_model import ModelCalls
+from harness_worker.tools.bulk import cut_of
 from harness_worker.tools.call import PendingCall
 from harness_worker.tools.keeper import Keeper
 from harness_worker.tools.runner import ToolRunner
 
 _NOTES: Final = re.compile(
     r"(?:\n\[(?:from the fallback tool |cached_from: |artifacts: )[^\n]*\])+\Z"
-)
-_CUT: Final = re.compile(
-    r"\n\[cut at \d+ of (?P<bytes>\d+) bytes; the whole result is artifact (?P<id>art_\w+), "
-    r"read it with artifact_read\]\Z"
 )
 _HEAD_CHARS: Final = 1_000
 
@@ -60,14 +57,20 @@ class GraphCalls:
         Raises what puts the step off (`Limited`, `Transient`), after the calls under way have ended
         and are kept; and what takes the run away, at once.
         """
-        tasks = [asyncio.ensure_future(self._one(call, not_before)) for call in calls]
+        tasks = {call.index: asyncio.ensure_future(self._one(call, not_before)) for call in calls}
         try:
-            await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._keeper.close()
+            await asyncio.gather(*tasks.values())
+        except BaseException as error:
+            # A worker that stops, or a neighbour that fails, awaits what was begun; a cancel does
+            # not.
+            awaited = () if isinstance(error, asyncio.CancelledError) else self._runner.writing
+            for index, task in tasks.items():
+                if index not in awaited:
+                    task.cancel()
+            try:
+                await asyncio.gather(*tasks.values(), return_exceptions=True)
+            finally:
+                await self._keeper.close()
             raise
         if self._put_off is not None:
             await self._keeper.flush()
@@ -120,7 +123,6 @@ def value_of(outcome: CallOutcome) -> CallOutcome:
         text = text.removeprefix(told_edited(outcome.ran_arguments))
     if outcome.served_by or outcome.cached_from or outcome.artifacts:
         text = _NOTES.sub("", text)
-    if outcome.artifacts and (cut := _CUT.search(text)):
-        about = {"artifact": cut["id"], "bytes": int(cut["bytes"]), "head": text[:_HEAD_CHARS]}
-        text = json.dumps(about, ensure_ascii=False)
+    if (cut := cut_of(text)) is not None and cut["artifact"] in outcome.artifacts:
+        text = json.dumps({**cut, "head": cut["head"][:_HEAD_CHARS]}, ensure_ascii=False)
     return outcome if text == outcome.content else replace(outcome, content=text)

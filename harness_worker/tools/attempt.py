@@ -17,16 +17,17 @@ import structlog
 from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import EffectClass, Tool, ToolReturn, ToolSpec
 from harness_common.core import events as ev
-from harness_common.core.errors import HarnessError
+from harness_common.core.errors import HarnessError, Invalid
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule, backoff_s
+from harness_common.core.tool_call import CallStatus
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.tools.breakers import GO, Leave, seconds_until
 from harness_worker.tools.caged import call_caged
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.children import ChildFailed
-from harness_worker.tools.faults import classify
+from harness_worker.tools.faults import classify, failed
 from harness_worker.tools.normalise import normalise
 from harness_worker.tools.notes import note
 
@@ -112,22 +113,30 @@ async def tell(scope: ToolScope, call: PendingCall, tool: Tool, ended: Ended, le
 
 async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
     """Call the function once, within its timeout, and make a value of whatever it does."""
-    spec, begun = tool.spec, time.monotonic()
+    spec, begun, returned = tool.spec, time.monotonic(), False
     limit_s = spec.limit_s
     ctx, timer = CallContext(scope, call, tool), asyncio.timeout(limit_s)
     try:
         async with timer:
             value = ctx.cleaned(await _call(scope, tool, ctx, call.arguments))
+        returned = True
         ended = await normalise(scope, ctx, call, tool, value)
     except (DatabaseUnavailable, ChildFailed):
         raise  # not the tool's own: nothing is known about the effect; the parent fails too
     except TimeoutError as error:
         late = f"no result within {limit_s:g} s" if timer.expired() else str(error)
-        ended = classify(spec, error, ctx.clean(late))
+        if ctx.queued:
+            why = f"no thread was free for it within {limit_s:g} s. Nothing was run"
+            ended = failed(spec.name, "TOOL_THREADS_BUSY", why)
+        else:
+            ended = classify(spec, error, ctx.clean(late))
     except Exception as error:
         # Before it is cut anywhere: half a secret would not be recognised.
         said = ctx.clean(error.message if isinstance(error, HarnessError) else str(error))
         ended = classify(spec, error, said)
+        if returned and spec.effect is EffectClass.WRITE and not isinstance(error, Invalid):
+            # The tool has done its work; it is its result that could not be kept.
+            ended = failed(spec.name, str(ended.error_type), said, CallStatus.UNKNOWN)
         if not isinstance(error, HarnessError):  # nobody named it: somebody may have to mend it
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
     return replace(
@@ -146,7 +155,8 @@ async def _call(scope: ToolScope, tool: Tool, ctx: CallContext, arguments: Json)
     try:
         if inspect.iscoroutinefunction(tool.fn):
             return await tool.fn(ctx, **arguments)
-        value = await scope.threads.run(lambda: tool.fn(ctx, **arguments))
+        ctx.queued = True
+        value = await scope.threads.run(lambda: tool.fn(ctx, **arguments), ctx.started)
         return await value if inspect.isawaitable(value) else value
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         # A tool's exit is an answer for the model, not the end of the worker's event loop.

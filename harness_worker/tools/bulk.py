@@ -5,6 +5,7 @@ on. The whole of it is an artifact.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Final
 
@@ -15,6 +16,11 @@ _LEAST_BYTES: Final = 200
 _FRAME_BYTES: Final = 280
 _KEYS: Final = 20
 _SAMPLE: Final = 200
+_SHOWN: Final = re.compile(
+    r"\[Long result: .*?; the whole is artifact (?P<id>art_\w+)\.\]\n(?P<head>.*)"
+    r"\n\[cut at \d+ of (?P<bytes>\d+) bytes; [^\n]*\]",
+    re.DOTALL,
+)
 
 
 def shown(text: str, artifact_id: str, limit_bytes: int, *, can_read: bool) -> str:
@@ -35,6 +41,16 @@ def shown(text: str, artifact_id: str, limit_bytes: int, *, can_read: bool) -> s
         f"[Long result: {outline}. Its first {offset} bytes follow; the whole is artifact "
         f"{artifact_id}.]\n{head}\n[cut at {offset} of {len(raw)} bytes; {on}]"
     )
+
+
+def cut_of(text: str) -> dict[str, Json] | None:
+    """Read what `shown` wrote: the artifact of the whole, its size and its beginning; None for any
+    other text.
+    """
+    found = _SHOWN.fullmatch(text)
+    if found is None:
+        return None
+    return {"artifact": found["id"], "bytes": int(found["bytes"]), "head": found["head"]}
 
 
 def too_much(text: str, limit_bytes: int) -> str:

@@ -16,8 +16,15 @@ from ssrfguard import SSRFGuardError, connect, resolve
 
 from harness_common.contracts.sandbox import Ask, CageJob, CageResult, Sandbox, SandboxTier
 from harness_common.contracts.tool import EffectClass, Tool, ToolContext, ToolReturn
-from harness_common.core.errors import Denied, Permanent, UnknownOutcome
+from harness_common.core.errors import (
+    Denied,
+    HarnessError,
+    Permanent,
+    Transient,
+    UnknownOutcome,
+)
 from harness_common.core.message import Json
+from harness_common.store.db import DatabaseUnavailable
 from harness_worker.egress.reachable import Reachable
 from harness_worker.sandbox import values
 from harness_worker.telemetry import metrics
@@ -25,6 +32,7 @@ from harness_worker.telemetry import metrics
 META_KEY: Final = "program"
 _CONNECT_S: Final = 10.0
 _TAIL_CHARS: Final = 1_500
+_NOT_BEGUN: Final = frozenset({"SANDBOX_FAILED", "SANDBOX_LOST"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,12 @@ async def call_caged(
         )
     program: CagedProgram | None = tool.meta.get(META_KEY)
     job = await program.prepare(ctx, arguments) if program else _tool_job(tool, ctx, arguments)
-    result = await sandbox.run(job, spec.sandbox, _questions(ctx))
+    try:
+        result = await sandbox.run(job, spec.sandbox, _questions(ctx))
+    except (Transient, Permanent) as error:
+        if isinstance(error, DatabaseUnavailable) or not (_acts(tool) and _began(error)):
+            raise
+        raise UnknownOutcome(error.message, code=error.error_code) from error
     _raise_if_stopped(tool, result)
     if program is not None:
         return program.finish(result, arguments)
@@ -60,7 +73,12 @@ async def call_caged(
         raise _may_have_acted(
             tool, f"its process ended with exit code {result.exit_code}", "EXECUTION_ERROR", result
         )
-    return values.unpack(result.value, result.value_body)
+    try:
+        return values.unpack(result.value, result.value_body)
+    except Permanent as error:
+        if _acts(tool) and values.is_unnamed(result.value, error):
+            raise UnknownOutcome(error.message, code=error.error_code) from error
+        raise
 
 
 def caged_modules(tools: Iterable[Tool]) -> list[str]:
@@ -163,6 +181,18 @@ def _raise_if_stopped(tool: Tool, result: CageResult) -> None:
         )
 
 
+def _acts(tool: Tool) -> bool:
+    """Tell whether a tool can do outside what cannot be taken back."""
+    return tool.spec.effect is EffectClass.WRITE and bool(tool.spec.hosts)
+
+
+def _began(error: HarnessError) -> bool:
+    """Tell whether a call that brought no result was handed to its cage: no cage, or its loss
+    before, is the sandbox's failure; the rest comes in the middle of a call.
+    """
+    return bool(error.detail.get("began")) or error.error_code not in _NOT_BEGUN
+
+
 def _may_have_acted(
     tool: Tool, cause: str, code: str, result: CageResult
 ) -> Denied | Permanent | UnknownOutcome:
@@ -173,7 +203,7 @@ def _may_have_acted(
         if text.strip()
     )
     message = f"{cause}\n{said}" if said else cause
-    if tool.spec.effect is EffectClass.WRITE and tool.spec.hosts:
+    if _acts(tool):
         return UnknownOutcome(message, code=code)
     kind = Denied if code == "TOOL_EXECUTION_BLOCKED" else Permanent
     return kind(message, code=code)

@@ -112,6 +112,12 @@ class PendingCall:
             and self.row["effect"] == "write"
         )
 
+    def may_have_acted(self) -> bool:
+        """Tell whether a write that waits was begun, rather than only asked a person before it."""
+        only_asked = self.kept is not None and self.answer is None
+        begun = self.status is CallStatus.RUNNING and self.row["effect"] == "write"
+        return begun and not only_asked
+
     def recorded(self) -> CallOutcome:
         """Return the result that the ledger already holds."""
         row = self.row

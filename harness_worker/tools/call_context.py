@@ -47,8 +47,14 @@ class CallContext:
         self.answer = call.answer
         self.config: Mapping[str, Json] = {}
         self.artifacts: list[str] = []
+        self.queued = False
+        """Whether the call waits for a thread: nothing of it was run."""
         self._scope, self._call, self._tool = scope, call, tool
         self._last_progress = 0.0
+
+    def started(self) -> None:
+        """Note that the call has its thread."""
+        self.queued = False
 
     @property
     def memory(self) -> CallMemory:

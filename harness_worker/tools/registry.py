@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import EffectClass, Tool, ToolSpec
-from harness_common.contracts.tool_schema import check_name, check_schema, invalid
+from harness_common.contracts.tool_schema import (
+    check_name,
+    check_schema,
+    check_tenant_schema,
+    invalid,
+)
 from harness_common.core.errors import Invalid, NotFound
 from harness_common.settings import Settings
 from harness_worker.egress.client import Egress
@@ -185,6 +190,12 @@ def check_spec(spec: ToolSpec) -> None:
         raise invalid(spec.name, 'names `hosts`, which needs sandbox="A": tier B has no sockets')
     check_schema(spec.name, spec.input_schema)
     _check_faults(spec)
+
+
+def check_foreign_spec(spec: ToolSpec) -> None:
+    """Refuse what `check_spec` does, and a schema of a stranger that could hang a shared worker."""
+    check_spec(spec)
+    check_tenant_schema(spec.name, spec.input_schema)
 
 
 def _check_faults(spec: ToolSpec) -> None:

@@ -38,6 +38,7 @@ from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
 _BEGUN = {CallStatus.AWAITING_APPROVAL, CallStatus.RUNNING}
+_NOT_MADE = {CallStatus.REJECTED, CallStatus.FAILED}
 _RANK = {EffectClass.READ: 0, EffectClass.IDEMPOTENT: 1, EffectClass.WRITE: 2}
 
 
@@ -66,6 +67,8 @@ class ToolRunner:
         self._ledger = Ledger(scope)
         self._gate = gate or Gate(scope)
         self._approvals = Approvals(scope)
+        self.writing: set[int] = set()
+        """The calls whose effect is under way, by index."""
 
     def is_write(self, call: PendingCall) -> bool:
         """Tell whether a call must not run beside others."""
@@ -88,6 +91,10 @@ class ToolRunner:
         number = f"{scope.step}.{call.index}"
         with WatchedCall(scope.run, number, call.tool_use_id, tool, call.arguments) as seen:
             outcome = await self._run(call)
+            is_new = not outcome.recorded and outcome.fingerprint is None
+            if call.may_have_acted() and is_new and outcome.status in _NOT_MADE:
+                # It was begun, and may not go on: what it has done so far is for a person to say.
+                outcome = replace(outcome, status=CallStatus.UNKNOWN)
             seen.ended(outcome)
         return outcome
 
@@ -319,7 +326,9 @@ class ToolRunner:
         """Run an effect at most once: intent first, result as soon as it is known."""
         scope, held = self.scope, self.scope.held
         attempt_id, begun = uuid4(), False
+        outcome: CallOutcome | None = None
         held.writing += 1
+        self.writing.add(call.index)
         try:
             await self._ledger.intend(call, tool, attempt_id)
             begun = True
@@ -327,15 +336,19 @@ class ToolRunner:
             outcome = self._outcome(call, tool, ended, recorded=True)
             won = await self._ledger.record(attempt_id, outcome)
         except asyncio.CancelledError:
-            # Say now what is known, rather than leave it to recovery: begun, the effect may have
-            # happened.
+            # Say now what is known, rather than leave it to recovery: how it ended, or that it was
+            # begun, and the effect may have happened.
             status = CallStatus.UNKNOWN if begun else CallStatus.CANCELLED
+            why = "interrupted by a cancel"
             await asyncio.shield(
-                self._ledger.give_up(call, attempt_id, status, "interrupted by a cancel")
+                self._ledger.give_up(call, attempt_id, status, why)
+                if outcome is None
+                else self._ledger.record(attempt_id, outcome)
             )
             raise
         finally:
             held.writing -= 1
+            self.writing.discard(call.index)
         await tell(scope, call, tool, ended, leave)
         if not won:
             raise LostOwnership(

@@ -28,8 +28,9 @@ class ToolThreads:
         self._limit = slots
         self.abandoned = 0
 
-    async def run(self, fn: Callable[[], T]) -> T:
-        """Run `fn` in a thread of its own and return its value.
+    async def run(self, fn: Callable[[], T], on_start: Callable[[], None] = lambda: None) -> T:
+        """Run `fn` in a thread of its own and return its value; `on_start` is called once it has
+        one.
 
         When the awaiting task is cancelled (timeout, cancel) the thread goes on alone; its slot
         comes back when it ends. Raises `Limited` when every slot is held by an abandoned call.
@@ -42,6 +43,7 @@ class ToolThreads:
                 scope="worker",
             )
         await self._slots.acquire()
+        on_start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()

@@ -28,7 +28,7 @@ from harness_worker.mcp.pool import Outside, Pool
 from harness_worker.mcp.source import McpTools
 from harness_worker.runtime import Runtime
 from harness_worker.tools.catalog import Catalog
-from harness_worker.tools.registry import ToolRegistry, check_spec
+from harness_worker.tools.registry import ToolRegistry, check_foreign_spec
 from tests.store.play import Play, make_key, sql
 from tests.worker.runtime import make_runtime
 
@@ -101,7 +101,7 @@ class Bench:
             settings=config,
             homes=self.folder / "homes",
             client=plain_client,
-            check=check_spec,
+            check=check_foreign_spec,
             record=partial(record_list, self.db),
             secrets=Secrets(),
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from pathlib import Path
 
+import httpx
 import mcp_types as types
 import psutil
 import pytest
@@ -18,8 +20,9 @@ from harness_common.core.run import Status
 from harness_common.store import mcp_servers as store
 from harness_worker.advance import answer
 from harness_worker.heartbeat import request_cancel
-from harness_worker.mcp.connection import Call
-from harness_worker.mcp.faults import SessionGone
+from harness_worker.mcp.connection import Call, Connection
+from harness_worker.mcp.faults import ConnectionLost, SessionGone
+from harness_worker.mcp.http import Bridge, http_transport, protocol_client
 from tests.mcp.bench import ME, asking
 
 FAMILIES = pytest.mark.parametrize("more", [(), ("--old",)], ids=["2026", "2025"])
@@ -225,3 +228,58 @@ async def test_a_closed_connection_says_that_nothing_was_sent(bench):
     params = types.CallToolRequestParams(name="fail", arguments={})
     with pytest.raises(SessionGone):
         await connection.call_tool(Call(EffectClass.WRITE), params, progress)
+
+
+def answered(status: int, body: object = b"", kind: str = "application/json") -> httpx.Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return httpx.Response(status, headers={"content-type": kind}, stream=httpx.ByteStream(data))
+
+
+LONG = {"content": [{"type": "text", "text": "x" * 20_000}]}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda reply: answered(202),
+        lambda reply: answered(200, b"<p>thanks", "text/html"),
+        lambda reply: answered(200, reply | {"result": LONG}),
+    ],
+    ids=["accepted", "a page", "too long"],
+)
+async def test_an_answer_that_is_none_may_have_been_a_call(odd):
+    """INV3: the server took the request; that it did nothing is more than it said. An answer that
+    is too long is not read to its end.
+    """
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        if request.method != "POST":
+            return answered(405)
+        asked = json.loads(request.content)
+        if "id" not in asked:
+            return answered(202)
+        reply = {"jsonrpc": "2.0", "id": asked["id"]}
+        if asked["method"] == "tools/call":
+            return odd(reply)
+        if asked["method"] != "initialize":
+            return answered(200, reply | {"error": {"code": -32601, "message": "no"}})
+        about = {"name": "s", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": about}
+        return answered(200, reply | {"result": result})
+
+    async def ignore(progress: float, total: float | None, message: str | None) -> None:
+        pass
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as client:
+        bridge = Bridge(client, 10_000)
+        connection = Connection(
+            "s",
+            lambda: http_transport("http://s.test/mcp", protocol_client(bridge, {}), 1_000_000),
+            60.0,
+            bridge.fault_of,
+        )
+        await connection.ready()
+        params = types.CallToolRequestParams(name="pay", arguments={})
+        with pytest.raises(ConnectionLost):
+            await connection.call_tool(Call(EffectClass.WRITE), params, ignore)
+        await connection.close()

@@ -92,3 +92,19 @@ def caged_busy(i: int) -> str:
     """Never end."""
     while True:
         i += 1
+
+
+@tool(effect="write", sandbox="A", name="caged_send", hosts=["allowed.test:8443"])
+def caged_send(kind: str) -> str:
+    """Send something, and fail in the way that is asked for."""
+    if kind == "refused":
+        raise Denied("not for you", code="NOT_YOU")
+    raise ConnectionResetError(kind)
+
+
+@tool(effect="read", sandbox="B", name="caged_flood", limits=Limits(artifact_bytes=1_000))
+async def caged_flood(ctx: ToolContext) -> str:
+    """Keep more than is allowed, a little at a time."""
+    for i in range(5):
+        await ctx.artifact(f"{i}.bin", "application/octet-stream", b"x" * 300)
+    return "kept"

@@ -13,7 +13,7 @@ import pytest
 
 from harness_common.contracts.sandbox import SandboxTier
 from harness_common.contracts.tool import NeedInput, WaitUntil
-from harness_common.core.errors import Denied, Invalid, Permanent
+from harness_common.core.errors import Denied, Invalid, Permanent, Transient, UnknownOutcome
 from harness_common.settings import SandboxSettings, Settings
 from harness_worker.sandbox.service import WorkerSandbox
 from harness_worker.tools import file_write, python_run
@@ -105,6 +105,53 @@ async def test_errors_of_a_user_tool_come_out_as_they_went_in(sandbox, kind, err
     if kind == "mount":
         assert "seccomp: mount" in caught.value.message
         assert "exit 127" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "code"),
+    [("refused", Denied, "NOT_YOU"), ("cut", UnknownOutcome, "ConnectionResetError")],
+)
+async def test_a_write_with_a_way_out_that_ended_unnamed_is_unknown(sandbox, kind, error, code):
+    """As outside of a cage: its effect may have come first."""
+    with pytest.raises(error) as caught:
+        await call(sandbox, caged_tools.caged_send, Context(), {"kind": kind})
+    assert caught.value.error_code == code
+
+
+class Lost:
+    """A sandbox that ends in the middle of a call, or before it."""
+
+    def __init__(self, error):
+        self.error = error
+
+    async def run(self, job, minimum, ask=None):
+        raise self.error
+
+
+LOST = Transient("it ended during the call", code="SANDBOX_LOST", began=True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "error", "becomes"),
+    [
+        (caged_tools.caged_send, LOST, UnknownOutcome),
+        (caged_tools.caged_fetch, LOST, Transient),
+        (caged_tools.caged_busy, LOST, Transient),
+        (caged_tools.caged_send, Transient("no cage", code="SANDBOX_LOST"), Transient),
+        (caged_tools.caged_send, Permanent("no frame", code="BAD_RESULT"), UnknownOutcome),
+    ],
+)
+async def test_a_sandbox_that_is_lost_in_a_call_leaves_its_effect_unknown(tool, error, becomes):
+    with pytest.raises(becomes):
+        await call(Lost(error), tool, Context(), {})
+
+
+async def test_what_is_kept_in_the_middle_of_a_call_is_bounded(sandbox):
+    ctx = Context()
+    with pytest.raises(Permanent) as caught:
+        await call(sandbox, caged_tools.caged_flood, ctx, {})
+    assert caught.value.error_code == "LIMIT_EXCEEDED"
+    assert sum(map(len, ctx.kept.values())) == 900
 
 
 async def test_a_caged_tool_can_wait(sandbox):

@@ -64,6 +64,7 @@ async def test_kill_9_of_the_jailer_in_a_call(tier):
         with pytest.raises(Transient) as lost:
             await asyncio.wait_for(call, 10)
         assert lost.value.error_code == "SANDBOX_LOST"
+        assert lost.value.detail["began"]
         await until_gone(pids)
         again = await sandbox.run_in(tier, CageJob("python", "print('again')"))
         assert again.stdout == "again\n"

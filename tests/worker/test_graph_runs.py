@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness_common.blobs.local import LocalBlobs
 from harness_common.commands import (
     Approver,
     Decide,
@@ -28,6 +29,7 @@ from harness_common.settings import Settings
 from harness_common.store.audit import Actor
 from harness_common.store.policies import TENANT, put_policy
 from harness_common.store.run_reads import read_answers
+from harness_worker.advance import release_all
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.service import tick
 from harness_worker.scheduler.wake import WakeLoop
@@ -109,6 +111,67 @@ async def test_tools_alone_make_a_run_without_any_model(play, db):
         ("completed", "sum"),
     ]
     await play.check_whole(run_id)
+
+
+@pytest.mark.parametrize("size", [30_000, 70_000])
+async def test_a_value_is_whole_up_to_a_limit_and_then_an_artifact(play, db, tmp_path, size):
+    async def text_of(ctx, n):
+        return "x" * n
+
+    graph = """
+nodes: {big: {kind: tool, tool: text_of, args: {n: "${/input/n}"}}}
+output: "${/nodes/big/output}"
+"""
+    runtime = await graph_worker(db, graph, [tool_of("text_of", text_of)])
+    runtime.blobs = LocalBlobs(tmp_path)
+    run_id = await play.start(json.dumps({"n": size}))
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    output = (await play.read(run_id)).state.output
+    assert output is not None
+    if size <= 64 * 1024:
+        assert output == "x" * size
+        return
+    (call,) = await play.calls(run_id)
+    (kept,) = call["artifacts"]
+    assert json.loads(output) == {"artifact": kept, "bytes": size, "head": "x" * 1_000}
+
+
+async def test_a_worker_that_stops_awaits_a_write_whatever_stands_beside_it(play, db):
+    """INV3: interrupted, it would be unknown, although its process had the time to hear of it."""
+    paying, looking, paid, go = (asyncio.Event() for _ in range(4))
+
+    async def pay(ctx, **args):
+        paying.set()
+        await paid.wait()
+        return "paid"
+
+    async def look(ctx, i):
+        looking.set()
+        await go.wait()
+        return i
+
+    graph = """
+nodes:
+  pay: {kind: tool, tool: pay}
+  look: {kind: map, over: [1, 2, 3], parallel: 1, do: {tool: look, args: {i: "${/item}"}}}
+"""
+    tools = [tool_of("pay", pay, "write"), tool_of("look", look)]
+    runtime = await graph_worker(db, graph, tools)
+    run_id = await play.start()
+    await step(runtime, play, run_id)
+    working = asyncio.ensure_future(step(runtime, play, run_id))
+    await paying.wait()
+    await looking.wait()
+    release_all(runtime)
+    go.set()  # the next of the map is not made any more
+    done, _ = await asyncio.wait([working], timeout=0.5)
+    assert not done, "the write is awaited"
+    paid.set()
+    assert await working is Status.RUNNING
+    rows = {(c["name"], c["idx"]): c["status"] for c in await play.calls(run_id)}
+    assert [status for (name, _), status in rows.items() if name == "pay"] == ["succeeded"]
+    assert "unknown" not in rows.values()
+    assert not (await play.read(run_id)).state.claimed
 
 
 @pytest.mark.parametrize("effect", ["read", "write"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,6 +12,7 @@ import pytest
 from harness_common.contracts.tool import EffectClass
 from harness_common.core.run import Status
 from harness_worker.advance import answer
+from harness_worker.tools.threads import ToolThreads
 from tests.store.play import say, sql
 from tests.worker.runtime import make_runtime, make_tool
 
@@ -58,6 +60,25 @@ async def test_a_tool_that_takes_too_long_ends_alone(play, db, effect, status):
     waits = status == "unknown"
     assert run.state.status is (Status.WAITING_APPROVAL if waits else Status.RUNNING)
     assert run.state.step == (1 if waits else 2)
+
+
+async def test_a_write_that_found_no_thread_has_not_happened(play, db):
+    """Nobody is asked what became of a call that was never made."""
+    made, end = [], threading.Event()
+
+    def pay(ctx, i):
+        made.append(i)
+
+    tool = make_tool("pay", EffectClass.WRITE, pay)
+    tool = replace(tool, spec=replace(tool.spec, timeout_s=0.1))
+    runtime = await make_runtime(db, tools=[tool])
+    runtime.threads = ToolThreads(1)
+    other = asyncio.ensure_future(runtime.threads.run(end.wait))
+    run_id = await tools_step(play, runtime, "pay")
+    end.set()
+    await other
+    (call,) = await play.calls(run_id)
+    assert (call["status"], call["error_type"], made) == ("failed", "TOOL_THREADS_BUSY", [])
 
 
 @pytest.mark.parametrize("effect", [EffectClass.READ, EffectClass.WRITE])

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from harness_common.blobs.local import LocalBlobs
-from harness_common.contracts.tool import ToolOutput
+from harness_common.contracts.tool import NewArtifact, ToolOutput
 from harness_common.core.errors import Denied, Invalid, Limited, Transient
 from harness_common.core.policy import Decision, Verdict
 from harness_common.settings import ToolSettings
@@ -518,6 +518,31 @@ async def test_a_bad_result_of_a_write_says_that_its_effect_stands(play, db, tmp
     row, _ = await result_of(play, db, tmp_path, b"\xff", effect="write")
     assert (row["status"], row["error_type"]) == ("failed", "BAD_RESULT")
     assert "what it changed stands" in row["result"]
+
+
+class NoBlobs:
+    """A bucket that is away."""
+
+    async def put(self, data):
+        raise Transient("the bucket is away", code="BLOBS_UNAVAILABLE")
+
+
+@pytest.mark.parametrize(("effect", "status"), [("read", "failed"), ("write", "unknown")])
+async def test_a_write_whose_result_cannot_be_kept_has_not_failed(play, db, effect, status):
+    """INV3: told of a failure that may pass, the model would ask for the effect again."""
+    done = []
+
+    async def pay(ctx, **args):
+        done.append("paid")
+        return ToolOutput("paid", (NewArtifact("receipt.txt", "text/plain", b"1"),))
+
+    runtime = await a_worker(db, [a_tool("pay", effect, pay, max_attempts=1)])
+    runtime.blobs = NoBlobs()
+    run_id = await asked(play, ("pay", {}))
+    (row,) = await work(runtime, play, run_id)
+    assert done == ["paid"]
+    assert (row["status"], row["error_type"]) == (status, "TRANSIENT")
+    assert "the bucket is away" in row["result"]
 
 
 async def test_what_a_tool_says_of_its_failure_carries_no_credential(play, db):

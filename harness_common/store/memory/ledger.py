@@ -81,7 +81,7 @@ def approval_use(t: Tables, p: Params) -> list[Row]:
 
 def call_result(t: Tables, p: Params) -> list[Row]:
     """Record how an attempt ended; the first of result and "unknown" wins, a later result is
-    evidence.
+    evidence. This very result, written already, has won.
     """
     call = t.call_of(p)
     if call is None or not _is_attempt(call, p):
@@ -90,7 +90,8 @@ def call_result(t: Tables, p: Params) -> list[Row]:
         late = (call["evidence"] or {}) | json_codec.loads(p["evidence"])
         t.tool_calls.update(call, {"evidence": late})
     if call["status"] != "running":
-        return [{"won": False}]
+        same = call["status"] == p["status"] != "unknown" and call["resolution"] is None
+        return [{"won": same}]
     names = (
         "status", "result", "error_type", "trust", "artifacts", "duration_ms", "cost_usd",
         "resume_at",

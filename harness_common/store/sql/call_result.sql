@@ -1,4 +1,5 @@
 -- Record how an attempt ended, as soon as it is known. The first of result and "unknown" wins; a later result is evidence.
+-- Safe to repeat: where this very result is written already, since only the reply got lost, it has won.
 WITH held AS (
     SELECT tenant_id, run_id, step, idx, status AS was FROM tool_calls
     WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s AND step = %(step)s AND idx = %(idx)s
@@ -16,4 +17,7 @@ WITH held AS (
     FROM held WHERE held.was = 'unknown' AND tool_calls.tenant_id = held.tenant_id AND tool_calls.run_id = held.run_id
       AND tool_calls.step = held.step AND tool_calls.idx = held.idx
 )
-SELECT EXISTS (SELECT 1 FROM won) AS won, set_config('synchronous_commit', 'on', true)
+SELECT EXISTS (SELECT 1 FROM won) OR EXISTS (
+    SELECT 1 FROM tool_calls
+    WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s AND step = %(step)s AND idx = %(idx)s
+      AND attempt_id = %(attempt_id)s AND status = %(status)s AND status NOT IN ('running', 'unknown') AND resolution IS NULL) AS won, set_config('synchronous_commit', 'on', true)
