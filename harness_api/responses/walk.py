@@ -120,12 +120,16 @@ class Walk:
         )
 
     async def _message(self, step: int) -> Message:
-        """Return the answer of a step; answers are asked for in order."""
+        """Return the answer of a step; answers are asked for in order. A step of a graph may have
+        several, and one message: what comes after it is of a later step.
+        """
         while True:
             rows = await read_messages(
                 self._db, self._tenant_id, self._ref.run_id, after=self._n, limit=_PAGE
             )
             for row in rows:
+                if row["step"] > step:
+                    return Message("assistant", ())
                 self._n = row["n"]
                 if row["step"] == step and row["role"] == "assistant":
                     return from_json(row["body"])

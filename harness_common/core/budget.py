@@ -67,6 +67,16 @@ def spent_by(detail: Json) -> tuple[int, int, float]:
     return (*tokens, float(spent.get("cost_usd", 0.0)))
 
 
+def with_spent(
+    detail: Mapping[str, Json], input_tokens: int, output_tokens: int, cost_usd: float
+) -> Mapping[str, Json]:
+    """Return the detail of an error with what `spent_by` reads of it."""
+    if not (input_tokens or output_tokens or cost_usd):
+        return detail
+    tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    return {**detail, "spent": {**tokens, "cost_usd": cost_usd}}
+
+
 def exceeded(limits: Limits, tokens: int, cost_usd: float) -> StopReason | None:
     """Name the cap that is used up, as a stop reason; None while there is room."""
     if limits.max_tokens is not None and tokens >= limits.max_tokens:

@@ -13,6 +13,7 @@ from typing import Final
 
 from harness_common.core.context_rounds import ARTIFACT, cut_text
 from harness_common.core.context_view import Shown, is_summary, section_of
+from harness_common.core.hints import is_hint
 from harness_common.core.message import Message, Text, ToolResult, ToolUse
 from harness_common.core.tokens import BYTES_PER_TOKEN, json_text, text_bytes, text_tokens
 
@@ -133,7 +134,8 @@ def quoted(message: Message) -> list[str]:
 
 
 def _is_said(message: Message) -> bool:
-    return message.role == "user" and section_of(message) is None and bool(message.text().strip())
+    of_user = message.role == "user" and section_of(message) is None and not is_hint(message)
+    return of_user and bool(message.text().strip())
 
 
 def _heading(word: str) -> str:

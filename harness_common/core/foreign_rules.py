@@ -31,7 +31,7 @@ def foreign_stepped(
         next_kind=result.kind,
         memo=memo_with({**counted.memo, **result.memo}, set(touched)),
         messages=counted.messages + len(result.messages),
-        cost_usd=counted.cost_usd + sum(o.cost_usd for o in result.outcomes),
+        cost_usd=counted.cost_usd + result.cost_usd + sum(o.cost_usd for o in result.outcomes),
         input_tokens=counted.input_tokens
         + result.input_tokens
         + sum(o.input_tokens for o in result.outcomes),

@@ -50,10 +50,12 @@ class Plan:
 
 def replay(graph: Graph, messages: Sequence[Message], said: Sequence[str] = ()) -> Progress:
     """Return the progress that the run's messages lead to; calls without a result are under way."""
-    progress = Progress(graph, parsed(messages[0].text(), "auto"), tuple(said))
+    heard = _heard(messages, said)
+    progress = Progress(graph, parsed(messages[0].text(), "auto"), heard[0])
     asked: list[Asked] = []
-    for message in messages[1:]:
-        log = (message.extra or {}).get(LOG) if message.role == "assistant" else None
+    for message, known in zip(messages[1:], heard[1:], strict=True):
+        progress.said = list(known)
+        log = _log_of(message)
         if log is not None:
             asked = [Asked(node, item) for node, item in log["calls"]]
             _repeat(progress, log["ops"], asked)
@@ -63,8 +65,25 @@ def replay(graph: Graph, messages: Sequence[Message], said: Sequence[str] = ()) 
                 error = result.error_type or "FAILED" if result.is_error else None
                 progress.result(one.node, one.item, result.content, error)
             asked = []
+    progress.said = list(said)
     progress.events.clear()
     return progress
+
+
+def _log_of(message: Message) -> Json:
+    return (message.extra or {}).get(LOG) if message.role == "assistant" else None
+
+
+def _heard(messages: Sequence[Message], said: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return for each message what had been said to the run when it was taken in: as much as the
+    plan knew that followed. What was said later changes nothing that is decided.
+    """
+    known, out = tuple(said), list[tuple[str, ...]]()
+    for message in reversed(messages):
+        if (log := _log_of(message)) is not None:
+            known = tuple(said[: log.get("said", 0)])
+        out.append(known)
+    return out[::-1]
 
 
 def asked_in(messages: Sequence[Message]) -> list[Asked]:
@@ -171,6 +190,8 @@ class _Planner:
         """Return the record of what was done."""
         calls = [[one.node, one.item] for one in self.asked]
         out: dict[str, Json] = {"ops": self.ops, "calls": calls}
+        if said := len(self.progress.said):
+            out["said"] = said  # how much of it this plan, and the results before it, knew
         return {LOG: out | ({"after": self.after} if self.after else {})}
 
 

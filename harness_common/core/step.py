@@ -234,6 +234,8 @@ class ForeignStepped:
     """For the step's event."""
     input_tokens: int = 0
     output_tokens: int = 0
+    cost_usd: float = 0.0
+    """Of answers of our own models; what others cost nobody knows."""
 
 
 StepResult = (

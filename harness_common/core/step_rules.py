@@ -85,6 +85,9 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     if wait_s is None:
         reason = _end_reason(failure)
         return then(events, end(replace(free, error=failure.to_json()), Status.FAILED, reason))
+    over = exceeded(free.limits, free.input_tokens + free.output_tokens, free.cost_usd)
+    if over is not None:  # trying again would cost what is no longer there
+        return then(events, give_up(free, over))
     until = now + timedelta(seconds=wait_s)
     why = "rate_limited" if failure.category == "limited" else "retry"
     waiting = {"for": why, "code": failure.code, "message": failure.message}

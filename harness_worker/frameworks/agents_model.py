@@ -5,10 +5,12 @@ answered in a turn, so that a turn that is done anew is not answered otherwise.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from agents import FunctionTool, Handoff, ModelResponse, Usage
@@ -25,7 +27,8 @@ from harness_common.contracts.model import ChatRequest, ChatResult, Model, ToolD
 from harness_common.core.errors import Permanent
 from harness_common.core.message import Json, Message, Role, Text, ToolResult, ToolUse
 from harness_common.store.foreign import Blob, ForeignStore, Place
-from harness_worker.telemetry.model_calls import ModelCall
+from harness_worker.frameworks.calls import WITHIN
+from harness_worker.frameworks.turn import Sample
 
 PREFIX: Final = "harness/"
 """How the names of our models begin: `harness/openai/gpt-5-mini`."""
@@ -47,7 +50,11 @@ class Turns:
     step: int
     input_tokens: int = 0
     output_tokens: int = 0
-    _asked: int = 0
+    cost_usd: float = 0.0
+    _asked: Counter[str] = field(default_factory=Counter)
+    """How many answers were asked for, by the call of a tool that they are asked for within: which
+    of two agents that work side by side asks first is chance.
+    """
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -60,18 +67,31 @@ class Turns:
 
     async def answer(self, model: AgentsModel, *args: Any, **more: Any) -> ModelResponse:
         """Return what was answered before, or ask and keep the answer before it is used."""
-        place, self._asked = Place(self.thread, "model", f"{self.step:09d}"), self._asked + 1
-        task = f"{self._asked:04d}"
-        found = [row for row in await self.store.writes(place) if row["task_id"] == task]
+        place, within = Place(self.thread, "model", f"{self.step:09d}"), WITHIN.get()
+        self._asked[within] += 1
+        task = f"{within}{self._asked[within]:04d}"
+        rows = [row for row in await self.store.writes(place) if row["task_id"] == task]
+        found = {row["channel"]: row["snapshot"] for row in rows}
         if found:
-            response = _RESPONSE.validate_json(found[0]["snapshot"])
+            response = _RESPONSE.validate_json(found["response"])
+            cost_usd = float(found.get("cost_usd", b"0"))
         else:
-            response = await model.get_response(*args, **more)
-            kept = Blob("json", _RESPONSE.dump_json(response))
-            await self.store.put_writes(place, task, "", [(0, "response", kept)])
+            asked = model.answer if isinstance(model, OurModel) else partial(_theirs, model)
+            response, cost_usd = await asked(*args, **more)
+            kept = [
+                (0, "response", Blob("json", _RESPONSE.dump_json(response))),
+                (1, "cost_usd", Blob("json", json.dumps(cost_usd).encode())),
+            ]
+            await self.store.put_writes(place, task, "", kept)
+        self.cost_usd += cost_usd
         self.input_tokens += response.usage.input_tokens
         self.output_tokens += response.usage.output_tokens
         return response
+
+
+async def _theirs(model: AgentsModel, *args: Any, **more: Any) -> tuple[ModelResponse, float]:
+    """Ask a model of the framework, whose price nobody knows."""
+    return await model.get_response(*args, **more), 0.0
 
 
 _CURRENT: ContextVar[Turns] = ContextVar("harness_turns")
@@ -98,10 +118,15 @@ class Recorded(AgentsModel):
 class OurModel(AgentsModel):
     """One of our models, asked by OpenAI Agents."""
 
-    def __init__(self, model: Model, name: str, spec: AgentSpec, step: int) -> None:
+    def __init__(self, model: Model, name: str, spec: AgentSpec, step: int, sample: Sample) -> None:
         self._model, self._name, self._spec, self._step = model, name, spec, step
+        self._sample = sample
 
-    async def get_response(
+    async def get_response(self, *args: Any, **more: Any) -> ModelResponse:
+        """Ask the model once."""
+        return (await self.answer(*args, **more))[0]
+
+    async def answer(
         self,
         system_instructions: str | None,
         input: str | list[Any],
@@ -111,8 +136,8 @@ class OurModel(AgentsModel):
         handoffs: list[Handoff[Any, Any]],
         tracing: Any,  # noqa: ANN401
         **more: Any,
-    ) -> ModelResponse:
-        """Ask the model once."""
+    ) -> tuple[ModelResponse, float]:
+        """Ask the model once; returns the answer with what it cost."""
         del tracing, more
         if output_schema is not None and not output_schema.is_plain_text():
             raise Permanent(
@@ -127,16 +152,16 @@ class OurModel(AgentsModel):
             system=system_instructions or "",
             tools=[_tool(one) for one in [*tools, *handoffs]],
             max_tokens=model_settings.max_tokens or spec.max_output_tokens,
-            temperature=model_settings.temperature or spec.temperature,
+            temperature=spec.temperature
+            if model_settings.temperature is None
+            else model_settings.temperature,
             first_token_timeout_s=spec.first_token_timeout_s,
             total_timeout_s=spec.model_timeout_s,
             options=spec.model_options,
             step=self._step,
         )
-        with ModelCall(None, self._model.provider, request) as seen:
-            answer = await self._model.chat(request)
-            seen.answered(answer)
-        return _response(answer, self._step)
+        answer = await self._sample(self._model, request)
+        return _response(answer, self._step), answer.cost_usd or 0.0
 
     def stream_response(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
         """Refuse: a run's turns are not streamed."""
@@ -177,11 +202,20 @@ def _message(item: Json) -> Message | None:
         case "message":
             return Message(_ROLES[item["role"]], (Text(_text(item["content"])),))
         case "function_call":
-            use = ToolUse(item["call_id"], item["name"], json.loads(item["arguments"] or "{}"))
-            return Message("assistant", (use,))
+            given, raw = arguments_of(item["arguments"])
+            return Message("assistant", (ToolUse(item["call_id"], item["name"], given, raw),))
         case "function_call_output":
             return Message("tool", (ToolResult(item["call_id"], _text(item["output"])),))
     return None
+
+
+def arguments_of(text: str) -> tuple[dict[str, Json], str | None]:
+    """Read the arguments of a call; {} and the text when they are no JSON object."""
+    try:
+        given = json.loads(text or "{}")
+    except ValueError:
+        return {}, text
+    return (given, None) if isinstance(given, dict) else ({}, text)
 
 
 def _text(content: Json) -> str:
@@ -207,7 +241,8 @@ def _response(result: ChatResult, step: int) -> ModelResponse:
         ResponseFunctionToolCall(
             call_id=f"call_{step}_{n}",
             name=use.name,
-            arguments=json.dumps(use.input, ensure_ascii=False),
+            # What could not be read stays as it came: it is no call without arguments.
+            arguments=use.raw or json.dumps(use.input, ensure_ascii=False),
             type="function_call",
         )
         for n, use in enumerate(result.message.tool_uses())

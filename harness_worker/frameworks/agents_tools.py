@@ -17,7 +17,8 @@ from agents.tool_context import ToolContext as AgentsContext
 
 from harness_common.contracts.tool import EffectClass, Tool, ToolContext, ToolOutput, ToolSpec
 from harness_common.core.message import Json
-from harness_worker.frameworks.calls import CURRENT, Caller, NotSaid, ToolFailed
+from harness_worker.frameworks.agents_model import arguments_of
+from harness_worker.frameworks.calls import CURRENT, WITHIN, Caller, NotSaid, ToolFailed
 
 __all__ = ["as_tool", "effect", "guarded"]
 
@@ -46,9 +47,13 @@ def _behind_the_ledger(name: str, original: Invoke) -> Invoke:
         calls = CURRENT.get(None)
         if calls is None:
             return await original(ctx, arguments)
-        given = json.loads(arguments) if arguments else {}
+        given, raw = arguments_of(arguments)
+        if raw is not None:
+            return f"Error (INVALID_ARGUMENTS): the arguments are no JSON object: {raw[:200]}"
         _INVOKED.set(ctx)
-        key = calls.key(Caller(ctx.tool_call_id), name, given)
+        within = f"{WITHIN.get()}{ctx.tool_call_id}"
+        key = calls.key(Caller(within), name, given)
+        token = WITHIN.set(f"{within}/")
         try:
             return await calls.call(key, name, given)
         except ToolFailed as failed:
@@ -56,6 +61,8 @@ def _behind_the_ledger(name: str, original: Invoke) -> Invoke:
         except NotSaid:
             # Whoever waits is known to `calls`; the turn is not kept, so nobody reads this.
             return ""
+        finally:
+            WITHIN.reset(token)
 
     return invoke
 

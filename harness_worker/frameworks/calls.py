@@ -175,5 +175,7 @@ class Calls:
         return tuple(now[i] for i in sorted(now))
 
 
+WITHIN: ContextVar[str] = ContextVar("harness_within", default="")
+"""The calls of tools within which the code runs, each with a slash behind it; empty in none."""
 CURRENT: ContextVar[Calls] = ContextVar("harness_calls")
 """The turn that the code runs in."""

@@ -81,7 +81,8 @@ async def _turn(turn: Turn, agent: Agent[Any], items: list[Any], turns: Turns) -
     kept = json.dumps({"items": items, "agent": last.name}, default=_plain)
     await turn.store.put(Place(turn.thread, "", head), Blob("json", kept.encode()), {})
     told = {"agent": agent.name, "last_agent": last.name}
-    return result_of(turn, Gave(head, output, told, turns.input_tokens, turns.output_tokens))
+    used = turns.input_tokens, turns.output_tokens, turns.cost_usd
+    return result_of(turn, Gave(head, output, told, *used))
 
 
 async def _state(
@@ -109,9 +110,9 @@ class _Provider(ModelProvider):
         """Return a model: one of ours for `harness/provider/model`, else the framework's."""
         name = model_name or PREFIX + self._turn.spec.model
         if name.startswith(PREFIX):
-            found = self._turn.models.get(name.removeprefix(PREFIX))
-            step = self._turn.calls.scope.step
-            return Recorded(OurModel(found, name.removeprefix(PREFIX), self._turn.spec, step))
+            turn, own = self._turn, name.removeprefix(PREFIX)
+            step = turn.calls.scope.step
+            return Recorded(OurModel(turn.models.get(own), own, turn.spec, step, turn.sample))
         return Recorded(self._theirs.get_model(name))
 
 

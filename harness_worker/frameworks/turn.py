@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.foreign import ForeignSpec
-from harness_common.contracts.model import Model
+from harness_common.contracts.model import ChatRequest, ChatResult, Model
 from harness_common.core.message import Json, Message, Text
 from harness_common.core.step import (
     CallOutcome,
@@ -32,6 +32,8 @@ class Models(Protocol):
         ...
 
 
+Sample = Callable[[Model, ChatRequest], Awaitable[ChatResult]]
+"""Asks a model within the throttle of its provider, as every step does."""
 MEMO = "foreign"
 """Where a run remembers which state it has committed."""
 
@@ -48,6 +50,7 @@ class Turn:
     calls: Calls
     settings: FrameworkSettings
     models: Models
+    sample: Sample
 
     @property
     def thread(self) -> str:
@@ -72,6 +75,7 @@ class Gave:
     told: Mapping[str, Json] = field(default_factory=dict)
     input_tokens: int = 0
     output_tokens: int = 0
+    cost_usd: float = 0.0
 
 
 def result_of(turn: Turn, gave: Gave | None) -> StepResult:
@@ -95,6 +99,7 @@ def result_of(turn: Turn, gave: Gave | None) -> StepResult:
         told=gave.told,
         input_tokens=gave.input_tokens,
         output_tokens=gave.output_tokens,
+        cost_usd=gave.cost_usd,
     )
 
 

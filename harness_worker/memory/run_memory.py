@@ -42,7 +42,7 @@ class RunMemory:
         """Say whose memory it is."""
         run = self.run
         user_id = await memories.owner_of(self.db, run.tenant_id, run.session_id)
-        return Whose(run.tenant_id, self.spec.namespace or run.agent_name, user_id)
+        return Whose(run.tenant_id, self.spec.namespace or run.acting.name, user_id)
 
     async def search(
         self, query: str, limit: int, *, trusts: Sequence[str], related: bool = False
@@ -126,11 +126,11 @@ class CallMemory:
         return "approved" if self.approval_id is not None else "untrusted"
 
     def _provenance(self, source: Source) -> dict[str, Json]:
-        run = self.memory.run
+        run, agent = self.memory.run, self.memory.run.acting
         out: dict[str, Json] = {
             "run": encode("run", run.id),
             "call": f"{self.step}.{self.index}",
-            "agent": f"{run.agent_name}@{run.agent_version}",
+            "agent": f"{agent.name}@{agent.version}",
             "said_by": source.who,
             "source_trust": source.trust,
             "by": self.principal,

@@ -95,7 +95,7 @@ def _is_ours(extra: Json, model: str) -> bool:
 
 def _assistant(message: Message, model: str, prefix: str) -> Iterator[dict[str, Any]]:
     extra, content = message.extra, message.content
-    if not _is_ours(extra, model):
+    if not _is_ours(extra, model) or not _places(extra["layout"], len(content)):
         yield from (_block(block, "assistant") for block in content)
         return
     for item in extra["layout"]:
@@ -103,6 +103,13 @@ def _assistant(message: Message, model: str, prefix: str) -> Iterator[dict[str, 
             yield _block(content[item], "assistant")
         elif item["type"] not in REASONING or extra.get("prefix") == prefix:
             yield item
+
+
+def _places(layout: list[Json], blocks: int) -> bool:
+    """Tell whether a layout still has each block of its message, once: a message that was changed
+    since (a call read out of its text, a text rewritten) is sent as it stands.
+    """
+    return [item for item in layout if isinstance(item, int)] == list(range(blocks))
 
 
 def _block(block: Block, role: str) -> dict[str, Any]:

@@ -101,7 +101,10 @@ class ChatAnswer:
             if not use_id or use_id in seen:
                 use_id = f"call_{uuid4().hex[:24]}"
             seen.add(use_id)
-            value, raw = parse_arguments("".join(call.arguments))
+            text = "".join(call.arguments)
+            if not text and call is self._calls[-1] and self._finish == "length":
+                text = "{"  # cut off before its first argument: no call without arguments
+            value, raw = parse_arguments(text)
             content.append(ToolUse(use_id, call.name, value, raw))
         return Message("assistant", tuple(content))
 

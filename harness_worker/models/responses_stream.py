@@ -143,7 +143,9 @@ class ResponsesAnswer:
         reasoning: list[tuple[int, Json]] = []
         phases: list[tuple[int, Json]] = []
         seen: set[str] = set()
-        for item in self._output():
+        output = self._output()
+        was_cut = self._response.get("status") == "incomplete"
+        for item in output:
             kind = item.get("type")
             if kind == "reasoning":
                 reasoning.append((len(content), item))
@@ -152,7 +154,7 @@ class ResponsesAnswer:
                     phases.append((len(content), phase))
                 content.append(Text(text))
             elif kind == "function_call":
-                content.append(_tool_use(item, seen))
+                content.append(_tool_use(item, seen, cut=was_cut and item is output[-1]))
         return Message(
             "assistant", tuple(content), extra=self._extra(len(content), reasoning, phases)
         )
@@ -289,12 +291,13 @@ class ResponsesAnswer:
         }
 
 
-def _tool_use(item: dict[str, Json], seen: set[str]) -> ToolUse:
+def _tool_use(item: dict[str, Json], seen: set[str], *, cut: bool) -> ToolUse:
     use_id = str(item.get("call_id") or "").replace("\x00", "")
     if not use_id or use_id in seen:
         use_id = f"call_{uuid4().hex[:24]}"
     seen.add(use_id)
-    value, raw = parse_arguments(_text(item.get("arguments")))
+    # Cut off before its first argument, it is no call without arguments.
+    value, raw = parse_arguments(_text(item.get("arguments")) or ("{" if cut else ""))
     return ToolUse(use_id, _text(item.get("name")), value, raw)
 
 

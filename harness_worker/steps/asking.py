@@ -97,6 +97,13 @@ def first_model(ctx: StepContext) -> Model:
     raise missing
 
 
+def options_for(name: str, whose: str, options: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return those of the options of the model `whose` that the model `name` may be given."""
+    if name.partition("/")[0] == whose.partition("/")[0]:
+        return options
+    return {k: v for k, v in options.items() if k in _OF_EVERY_PROVIDER}
+
+
 class _Asking:
     """One question on its way along the chain."""
 
@@ -215,9 +222,7 @@ class _Asking:
         """Return the request as this model of this provider can be asked it."""
         provider, _, own = one.name.partition("/")
         request = self._request
-        options = request.options
-        if provider != self._chain[0].partition("/")[0]:
-            options = {k: v for k, v in options.items() if k in _OF_EVERY_PROVIDER}
+        options = options_for(one.name, self._chain[0], request.options)
         request = replace(request, model=own, options=options)
         if self._form is not None:
             request = self._form(request, one.model.capabilities)

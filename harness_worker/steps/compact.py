@@ -18,7 +18,7 @@ from harness_common.core.context_rounds import STALE, Cut, choose_cut
 from harness_common.core.context_step import FULL, OVERFLOW
 from harness_common.core.context_summary import counted, summary_message, trust_of
 from harness_common.core.context_view import Shown, edited, edits_of, is_summary
-from harness_common.core.errors import Invalid, Permanent
+from harness_common.core.errors import HarnessError, Invalid, Permanent
 from harness_common.core.message import Json, from_json, to_json
 from harness_common.core.step import Compacted
 from harness_common.core.tokens import messages_tokens
@@ -67,8 +67,19 @@ async def run(ctx: StepContext) -> Compacted:
         target_tokens=max(_LEAST_TOKENS, int((room_tokens - 2 * summary_tokens) * _KEPT_SHARE)),
         reads=await _reads(ctx),
     )
-    before = messages_tokens(one.message for one in shown)
     calls = SummaryCalls(ctx, summary_tokens)
+    try:
+        return await _smaller(ctx, calls, shown, cut, full)
+    except HarnessError as error:
+        calls.charge(error)
+        raise
+
+
+async def _smaller(
+    ctx: StepContext, calls: SummaryCalls, shown: Sequence[Shown], cut: Cut, full: Json
+) -> Compacted:
+    """Compact what is older than the cut, if anything is gained by that."""
+    before = messages_tokens(one.message for one in shown)
     older = [edited(one, cut.stale) for one in shown[: cut.at]]
     if cut.edits or any(not is_summary(one.message) for one in older):
         result = await _compacted(ctx, calls, shown, older, cut)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from harness_common.contracts.foreign import LANGGRAPH, OPENAI_AGENTS
@@ -13,6 +14,7 @@ from harness_common.store.foreign import ForeignStore
 from harness_worker.frameworks.calls import Calls
 from harness_worker.frameworks.turn import Turn, result_of
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.sampling import sample
 from harness_worker.steps.tools import scope_of
 
 _MODULES: Final = {
@@ -39,6 +41,7 @@ async def run(ctx: StepContext) -> StepResult:
         calls=Calls(await scope_of(ctx), ctx.calls),
         settings=runtime.settings.frameworks,
         models=runtime.models,
+        sample=partial(sample, ctx),
     )
     await turn.calls.settle()
     if turn.calls.waits():

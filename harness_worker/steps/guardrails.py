@@ -23,7 +23,9 @@ from harness_common.contracts.guardrails import (
 )
 from harness_common.contracts.stop_when import compile_pattern
 from harness_common.core import events as ev
+from harness_common.core.budget import with_spent
 from harness_common.core.context_view import Shown, is_summary, section_of
+from harness_common.core.errors import HarnessError
 from harness_common.core.events import Event
 from harness_common.core.guardrail import (
     ASKED_AGAIN,
@@ -47,6 +49,7 @@ from harness_worker.tools.validate import schema_problems
 RAILED: Final = "railed"
 """The key of `RunState.memo`: the number of hand-offs, and of the last message that has passed."""
 _REMOVED: Final = "[removed]"
+_NO_ANSWER: Final = ModelAnswered(Message("assistant", ()), "stop", "")
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class Rails:
     ctx: StepContext
     said: list[Guidance] = field(default_factory=list)
     judges: Judges = field(init=False)
+    _answered: ModelAnswered | None = None
+    """The answer that was paid for."""
 
     def __post_init__(self) -> None:
         self.judges = Judges(self.ctx)
@@ -118,7 +123,7 @@ class Rails:
 
     async def output(self, answer: ModelAnswered) -> ModelAnswered:
         """Return a final answer as it may be given, with what the rails say of it."""
-        rails = self.ctx.spec.guardrails
+        rails, self._answered = self.ctx.spec.guardrails, answer
         is_final = answer.finish in {"stop", "length", "tool_calls"}
         if not rails.output or not is_final or answer.message.has_tool_uses():
             return self._with_costs(answer)
@@ -137,6 +142,15 @@ class Rails:
             if finding.text is not None:
                 message = with_text(message, finding.text)
         return self._with_costs(replace(answer, message=message))
+
+    def charge(self, error: HarnessError) -> None:
+        """Put on an error that ends the attempt what was paid in it: judges, and an answer that is
+        lost because a judge cannot look at it now.
+        """
+        lost = self._with_costs(self._answered or _NO_ANSWER)
+        error.detail = with_spent(
+            error.detail, lost.input_tokens, lost.output_tokens, lost.cost_usd
+        )
 
     @property
     def guidance(self) -> Guidance:

@@ -22,6 +22,8 @@ from harness_worker.steps.sampling import sample
 JUDGES: Final = "judges"
 """The key of `RunState.memo`: the pinned version of each judge."""
 _TEXT_CHARS: Final = 60_000
+"""The most of a text that is judged at once."""
+_OVERLAP_CHARS: Final = 1_000
 _WHY_CHARS: Final = 500
 _UNCLEAR: Final = "the judge gave no verdict that can be read"
 
@@ -63,12 +65,24 @@ class Judges:
         `Model.chat` raises, `Limited` while its provider is throttled.
         """
         spec = await self._spec(rail.agent)
+        parts = _parts(text)
+        for number, part in enumerate(parts, 1):
+            of = "" if len(parts) == 1 else f" (part {number} of {len(parts)})"
+            if why := await self._judged(spec, rail, part, where, of):
+                return why
+        return ""
+
+    async def _judged(
+        self, spec: AgentSpec, rail: JudgeRail, text: str, where: Where, of: str
+    ) -> str:
         model = self.ctx.runtime.models.get(spec.model)
         what = "what a user said to an assistant" if where == "input" else "an assistant's answer"
+        # What closes the text cannot be said by the text itself.
+        text = text.replace("</text", "<\u200b/text")
         asked = f"{rail.question}\n\n" if rail.question else ""
         request = ChatRequest(
             model=spec.model.partition("/")[2],
-            messages=(user(f"{asked}This is {what}:\n<text>\n{text[:_TEXT_CHARS]}\n</text>"),),
+            messages=(user(f"{asked}This is {what}{of}:\n<text>\n{text}\n</text>"),),
             system=f"{_SYSTEM}\n{spec.system}".strip(),
             max_tokens=spec.max_output_tokens,
             temperature=spec.temperature,
@@ -103,6 +117,12 @@ class Judges:
                 f"version {version} of the judge {name!r} is gone", code="AGENT_NOT_FOUND"
             )
         return read_stored(AgentSpec, row["spec"], f"the judge {name!r}")
+
+
+def _parts(text: str) -> list[str]:
+    """Cut a long text into parts that overlap: nothing of it passes without having been judged."""
+    starts = range(0, max(1, len(text) - _OVERLAP_CHARS), _TEXT_CHARS - _OVERLAP_CHARS)
+    return [text[at : at + _TEXT_CHARS] for at in starts]
 
 
 def _verdict(said: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness_common.contracts.model import Capabilities, ChatRequest, ToolDef
 from harness_common.core.context_step import OVERFLOW, was_full
-from harness_common.core.errors import Permanent
+from harness_common.core.errors import HarnessError, Permanent
 from harness_common.core.guidance import summed
 from harness_common.core.step import ContextFull, ModelAnswered
 from harness_common.core.values import replace
@@ -32,11 +32,20 @@ async def run(ctx: StepContext) -> ModelAnswered | ContextFull:
     """
     if ctx.run.overrides.get("recorded"):
         return await recorded_compaction_due(ctx) or await recorded_answer(ctx)
+    rails = Rails(ctx)
+    try:
+        return await _asked(ctx, rails)
+    except HarnessError as error:
+        rails.charge(error)
+        raise
+
+
+async def _asked(ctx: StepContext, rails: Rails) -> ModelAnswered | ContextFull:
     registry = await registry_of(ctx)
     for name in ctx.spec.tools:
         declared_tool(registry, name)
     tools = await offered(ctx, registry)
-    rails, memory, model = Rails(ctx), await recalled(ctx), first_model(ctx)
+    memory, model = await recalled(ctx), first_model(ctx)
     prompt = await build_prompt(
         ctx,
         model,
@@ -60,7 +69,8 @@ async def run(ctx: StepContext) -> ModelAnswered | ContextFull:
             raise
         return prompt.too_long("provider")
     learn(ctx, prompt, asked)
-    answer, ruled = await read_answer(ctx, terms_of(ctx, asked.capabilities, tools), asked.answer)
+    terms = terms_of(ctx, asked.capabilities, tools)
+    answer, ruled = await read_answer(ctx, terms, asked.answer, model=asked.name)
     answered = replace(
         _answered(asked),
         message=answer.message,

@@ -8,6 +8,7 @@ contract when it has an `output_schema`. Answers that had not the form are paid 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
@@ -21,7 +22,7 @@ from harness_common.core.graph import MODEL_CALL
 from harness_common.core.message import Json, user
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
-from harness_worker.steps.asking import ask
+from harness_worker.steps.asking import ask, options_for
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.answer import read_answer
 from harness_worker.steps.contract.request import contracted
@@ -90,10 +91,14 @@ class ModelCalls:
         self._streams = calls == 1
         self.events: list[Event] = []
         self._lost = _Spent()
+        self._repairs = Counter[str]()
         self._memo = dict(ctx.run.state.memo)
         state = ctx.run.state
+        # With what the ledger has of an earlier attempt at this step: the run counts that later.
+        made = [row for row in ctx.calls if CallStatus(row["status"]) in ENDED]
         self._tokens = state.input_tokens + state.output_tokens
-        self._cost_usd = state.cost_usd
+        self._tokens += sum(row["input_tokens"] + row["output_tokens"] for row in made)
+        self._cost_usd = state.cost_usd + sum(row["cost_usd"] or 0.0 for row in made)
 
     async def run(self, call: PendingCall) -> CallOutcome:
         """Return the answer that the ledger has, or ask for one.
@@ -145,7 +150,9 @@ class ModelCalls:
                 memo=self._slot(),
             )
             self._pay(question, got.answer)
-            answer, read = await read_answer(ctx, terms, got.answer)
+            answer, read = await read_answer(
+                ctx, terms, got.answer, model=got.name, so_far=self._repairs
+            )
             self.events += (*got.guidance.events, *read.events)
             if read.stop is not None:
                 told = dict(read.error or {})
@@ -195,9 +202,10 @@ def _terms(ctx: StepContext, asked: Mapping[str, Any], memo: Mapping[str, Json] 
 
 def _request(ctx: StepContext, asked: Mapping[str, Any]) -> ChatRequest:
     spec = ctx.spec
-    options = {**spec.model_options, **asked.get("options", {})}
+    name = asked.get("model", spec.model)
+    options = {**options_for(name, spec.model, spec.model_options), **asked.get("options", {})}
     return ChatRequest(
-        model=asked.get("model", spec.model).partition("/")[2],
+        model=name.partition("/")[2],
         messages=(user(asked["prompt"]),),
         system=asked.get("system", spec.system),
         max_tokens=asked.get("max_output_tokens", spec.max_output_tokens),

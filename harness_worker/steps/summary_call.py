@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness_common.contracts.model import ChatRequest, Model, Usage
+from harness_common.core.budget import with_spent
+from harness_common.core.errors import HarnessError
 from harness_common.core.message import user
 from harness_common.core.step import Compacted
 from harness_common.core.values import replace
@@ -62,6 +64,13 @@ class SummaryCalls:
         self.cost_usd += answer.cost_usd or 0.0
         self.priced = self.priced and answer.cost_usd is not None
         return Said(answer.message.text(), answer.finish == "length")
+
+    def charge(self, error: HarnessError) -> None:
+        """Put on an error that ends the attempt what the calls before it cost."""
+        used = self.used
+        error.detail = with_spent(
+            error.detail, used.input_tokens, used.output_tokens, self.cost_usd
+        )
 
     def charged(self, result: Compacted) -> Compacted:
         """Return the result with what the calls cost."""

@@ -452,6 +452,24 @@ def test_reasoning_of_another_model_is_left_out():
     assert kept.extra is None
 
 
+def test_a_message_that_was_changed_since_is_sent_as_it_stands():
+    """Calls that were read out of its text stand in no layout: without them their results would be
+    refused for ever.
+    """
+    answer = stream(head(), SIGNED, start(1, {"type": "text", "text": "I call."}), stop(1), end())
+    read = ToolUse("text_1_0", "add", {"a": 1})
+
+    def called(request: ChatRequest) -> ChatRequest:
+        said = request.messages[-1]
+        said = replace(said, content=(*said.content, read))
+        results = Message("tool", (ToolResult("text_1_0", "2"),))
+        messages = (*request.messages[:-1], said, results)
+        return replace(request, messages=repaired(messages, "anthropic", SONNET))
+
+    _, _, second = two(answer, replace(ASK, options=ADAPTIVE), called)
+    assert [b["type"] for b in second["messages"][1]["content"]] == ["text", "tool_use"]
+
+
 def test_reasoning_with_a_nul_cannot_be_stored_so_it_is_not_kept():
     answer = stream(head(), thinking(0, "a\x00b", "sig"), CALLS, end("tool_use"))
     result = ask(answer, replace(ASK, options={**ADAPTIVE, "keep_reasoning": True}))

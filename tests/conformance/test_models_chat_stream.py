@@ -236,6 +236,14 @@ def test_finish(finish, expected):
     assert ask(Answer(finish=finish)).finish == expected
 
 
+def test_a_call_that_was_cut_off_before_its_arguments_is_not_one_without():
+    for finish, raw in (("length", "{"), ("tool_calls", "")):
+        begun = chunk({"tool_calls": [tool_delta(0, "call_1", "delete_everything", "")]})
+        result = ask(Answer(raw=(sse(begun), sse(chunk({}, finish=finish)), DONE)))
+        (use,) = result.message.tool_uses()
+        assert use.raw == raw
+
+
 def test_usage_is_estimated_when_the_server_reports_none():
     usage = ask(Answer(usage=False)).usage
     assert usage.estimated

@@ -362,6 +362,8 @@ def test_an_incomplete_response(reason, finish):
     assert (result.finish, result.message.text()) == (finish, "Hel")
     raw = said(call_item(1, "add", '{"a'), status="incomplete")
     assert ask(*raw).finish == "tool_calls"
+    raw = said(call_item(1, "delete_everything", ""), status="incomplete")
+    assert ask(*raw).message.tool_uses()[0].raw == "{", "it is no call without arguments"
 
 
 def failed(code: str | None, words: str = "w") -> Answer:

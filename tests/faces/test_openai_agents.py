@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from agents import ModelSettings
+from agents.models.interface import Model as AgentsModel
 
 from harness_api.client import AsyncClient
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.model import ChatResult, Usage
+from harness_common.core.errors import Limited
+from harness_common.core.message import Message, Text, ToolUse
 from harness_common.settings import FrameworkSettings
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
+from harness_worker.frameworks.agents_model import OurModel, Turns, _response, messages_of
+from harness_worker.frameworks.agents_tools import _behind_the_ledger
+from harness_worker.frameworks.calls import CURRENT, WITHIN
 from harness_worker.models.scripted import Scripted
 from tests.faces import graphs
 from tests.faces.worker import working
@@ -131,3 +140,95 @@ async def test_a_turn_that_is_done_anew_asks_no_model_and_repeats_no_effect(
     assert (run.status, run.output) == ("succeeded", "done"), run.error
     assert graphs.effects().read_text() == "x\n"
     assert asked == [1, 2], "the first answer was on record"
+
+
+class Kept:
+    """The answers of a turn, as the store keeps them."""
+
+    def __init__(self):
+        self.rows = {}
+
+    async def writes(self, place):
+        del place
+        return [
+            {"task_id": task, "channel": channel, "snapshot": blob.data}
+            for task, writes in self.rows.items()
+            for _, channel, blob in writes
+        ]
+
+    async def put_writes(self, place, task_id, path, writes):
+        del place, path
+        self.rows[task_id] = writes
+
+
+class Echo(AgentsModel):
+    """Answers with what it was asked."""
+
+    async def get_response(self, text):
+        return _response(ChatResult(Message("assistant", (Text(text),)), Usage(), "stop", "m"), 1)
+
+    def stream_response(self, *args, **more):
+        raise NotImplementedError
+
+
+async def test_agents_side_by_side_have_records_of_their_own():
+    """The first of two has ended when the process dies: the other is not given its answer."""
+    store = Kept()
+
+    async def within(turns, call):
+        WITHIN.set(f"{call}/")
+        return (await turns.answer(Echo(), f"of {call}")).output[0].content[0].text
+
+    before = Turns(store, "t", 1)
+    for call in ("call_a", "call_b"):
+        assert await asyncio.create_task(within(before, call)) == f"of {call}"
+    again = Turns(store, "t", 1)
+    assert await asyncio.create_task(within(again, "call_b")) == "of call_b"
+
+
+async def test_arguments_that_cannot_be_read_are_no_call_without_any():
+    class Cut(Scripted):
+        async def chat(self, request, on_delta=None):
+            asked.append(request)
+            use = ToolUse("c", "note", {}, raw='{"line": "x')
+            return ChatResult(Message("assistant", (use,)), Usage(), "tool_calls", "m")
+
+    async def never(ctx, arguments):
+        raise AssertionError(arguments)
+
+    async def sample(model, request):
+        return await model.chat(request)
+
+    asked = []
+    model = OurModel(Cut("x"), "scripted/x", AgentSpec(temperature=1.0), 3, sample)
+    settings = ModelSettings(temperature=0.0)
+    answer = await model.get_response(None, "hi", settings, [], None, [], None)
+    assert asked[0].temperature == 0.0
+    (call,) = answer.output
+    (back,) = messages_of([call.model_dump()])
+    assert back.tool_uses()[0].raw == '{"line": "x'
+    token = CURRENT.set(object())
+    try:
+        said = await _behind_the_ledger("note", never)(None, call.arguments)
+    finally:
+        CURRENT.reset(token)
+    assert said.startswith("Error (INVALID_ARGUMENTS)")
+
+
+async def test_what_our_models_cost_counts_and_their_limits_hold(client, agent, db, monkeypatch):
+    whole, asked = Scripted.chat, []
+
+    async def chat(self, request, on_delta=None):
+        asked.append(request.step)
+        if len(asked) == 1:
+            raise Limited("later", retry_after_s=0.2, scope=self.scope)
+        return replace(await whole(self, request, on_delta), cost_usd=0.25)
+
+    monkeypatch.setattr(Scripted, "chat", chat)
+    await agent({"tools": [LOOK]}, {"text": "done"})
+    run = await client.runs.create("o", "hi")
+    run = await client.runs.wait(run.id, 60)
+    assert (run.status, run.output) == ("succeeded", "done"), run.error
+    assert run.usage.cost_usd == 0.5
+    assert asked == [1, 1, 2]
+    assert await sql(db, "SELECT 1 FROM throttles WHERE scope = 'scripted:x:none'")

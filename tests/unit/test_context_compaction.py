@@ -32,6 +32,7 @@ from harness_common.core.context_summary import (
     trust_of,
 )
 from harness_common.core.context_view import Compaction, Shown, edited, is_summary, view
+from harness_common.core.hints import hint
 from harness_common.core.message import Message, Text, ToolResult, ToolUse, dumps, loads, user
 from harness_common.core.tokens import Calibration, message_tokens, text_bytes, text_tokens
 
@@ -245,6 +246,12 @@ def test_what_users_said_stays_within_its_budget_and_the_first_is_there(texts, b
     given_texts = [t.strip() for t in texts if t.strip()]
     if given_texts and text_bytes(given_texts[0]) < budget * 2:
         assert said[0] == given_texts[0]
+
+
+def test_what_the_platform_said_is_not_what_users_said():
+    said = numbered([user("Count."), hint("You must not go round."), user("Only red ones.")])
+    assert said_by_user(said, 500) == ["Count.", "Only red ones."]
+    assert "go round" not in extract(said, 500)
 
 
 @given(st.lists(st.text(alphabet="ab >\n", min_size=1).map(str.strip).filter(bool), max_size=5))

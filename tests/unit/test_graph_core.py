@@ -16,12 +16,19 @@ from hypothesis import strategies as st
 from harness_common.contracts.graph import GraphSpec
 from harness_common.core.graph import MAX_CALLS, Channel, Edge, Graph, Node, Work, make_graph
 from harness_common.core.graph_check import faults
-from harness_common.core.graph_log import plan, replay
+from harness_common.core.graph_log import (
+    asked_in,
+    follow_up,
+    plan,
+    replay,
+    results_message,
+    take,
+)
 from harness_common.core.graph_progress import Progress
 from harness_common.core.graph_values import BadValue, fill, holds, reduced
 from harness_common.core.message import user
 from harness_worker.steps.node_progress import KeptProgress
-from tests.unit.graphs import NOW, Played, graph_of
+from tests.unit.graphs import NOW, Played, graph_of, outcome
 
 
 def echo(name: str, args: dict[str, Any]) -> Any:
@@ -409,3 +416,34 @@ def test_subgraphs_nest_only_so_deep():
         spec = {"nodes": {"a": {"kind": "subgraph", "graph": spec}}}
     with pytest.raises(ValueError, match="nest at most 8 deep"):
         GraphSpec.model_validate(spec)
+
+
+SAID = """
+nodes:
+  first: {kind: tool, tool: t}
+  asked: {kind: branch, cases: [{when: {at: /said, empty: false}, to: other}], default: usual}
+  usual: {kind: tool, tool: t}
+  other: {kind: tool, tool: t}
+  last: {kind: tool, tool: t, args: {said: "${/said}"}}
+edges: ["first -> asked", "usual -> last", "other -> last"]
+"""
+
+
+@pytest.mark.parametrize(("known", "way"), [([], "usual"), (["hello"], "other")])
+def test_what_is_said_later_changes_nothing_that_is_decided(known, way):
+    """A worker that follows the record later decides as the one did that made it."""
+    graph = graph_of(SAID)
+    messages = [user("x")]
+    messages.append(plan(replay(graph, messages, known), NOW).message)
+    progress = replay(graph, messages, known)
+    results = [outcome(0, "t", "{}")]
+    take(progress, asked_in(messages), results)
+    messages += [results_message(results), follow_up(progress, NOW).message]
+    assert [a.node for a in asked_in(messages)] == [way]
+    later = replay(graph, messages, [*known, "and more"])
+    statuses = {key: node.status for key, node in later.nodes.items()}
+    assert statuses == {key: node.status for key, node in progress.nodes.items()}
+    assert statuses[way] == "running"
+    take(later, asked_in(messages), results)
+    made = follow_up(later, NOW).message
+    assert made.tool_uses()[0].input == {"said": [*known, "and more"]}

@@ -11,8 +11,10 @@ from harness_common.core.context_view import is_summary
 from harness_common.core.history import repaired
 from harness_common.core.run import Status
 from harness_common.store.context_reads import read_context
+from harness_worker.advance import answer
 from harness_worker.models.chat_messages import chat_messages, chat_tools
-from tests.worker.context_bench import CountingServer, open_bench, size_of
+from tests.fakes.openai_server import refusal
+from tests.worker.context_bench import CountingServer, is_summary_request, open_bench, size_of
 
 SMALL = {"window_tokens": 4_000, "rounds_kept": 4, "summary_tokens": 200}
 
@@ -94,3 +96,21 @@ async def test_a_prompt_that_cannot_be_made_shorter_fails_and_says_so(db, play):
         assert run.state.error["code"] == "CONTEXT_OVERFLOW"
         assert "larger window" in run.state.error["message"]
         assert len(server.bodies) == 1  # asked once, not for ever
+
+
+async def test_summaries_that_were_paid_before_the_step_was_put_off_are_on_record(db, play):
+    class Busy(CountingServer):
+        def _next(self, request):
+            if is_summary_request(self.requests[-1]["body"]) and len(self.summary_bodies) == 2:
+                return refusal(429, "busy", headers={"retry-after": "60"})
+            return super()._next(request)
+
+    server = Busy(36)
+    async with open_bench(db, play, server) as bench:
+        await bench.agent(context={**SMALL, "window_tokens": 2_500, "summary_tokens": 100})
+        run_id = await bench.start("Count the cars. " * 600)
+        while (run := await play.read(run_id)).state.status is Status.RUNNING:
+            await answer(bench.runtime, play.tenant_id, run_id, run.version)
+    assert (run.state.status, run.state.next_kind) == (Status.DELAYED, "compact")
+    assert run.state.input_tokens > 1_000
+    assert run.state.output_tokens > 0

@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from harness_api.responses.ids import Ref
+from harness_api.responses.walk import Answered, Walk
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatRequest, ChatResult, OnDelta, Usage
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
+from tests.store.play import sql
 from tests.worker.graph_runs import go_on, graph_worker, step
-from tests.worker.runtime import FakeModels, say_nothing
+from tests.worker.runtime import FakeModels, make_shared, say_nothing
 from tests.worker.test_budgets import NoPrices
+from tests.worker.test_graph_runs import admit
 
 FORM = {
     "type": "object",
@@ -202,3 +206,58 @@ async def test_a_schema_may_hold_what_looks_like_a_template(play, db):
     run_id = await play.start("it")
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
     assert models.asked[0][1].answer_schema == form
+
+
+PAIR = "nodes: {a: {kind: model, prompt: A, MORE}, b: {kind: model, prompt: B, MORE}}"
+
+
+async def test_the_budget_counts_what_an_earlier_attempt_at_the_step_has_paid(play, db):
+    shared = await make_shared(db)
+    models = Models(x=["one", Limited("later", retry_after_s=0.01), "two", "never asked"])
+    text = 'nodes: {each: {kind: map, over: [1, 2, 3], parallel: 1, do: {prompt: "${/item}"}}}'
+    runtime = await worker(db, text, models, max_tokens_total=15)
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.DELAYED
+    await admit(shared, play, run_id)
+    assert await go_on(runtime, play, run_id) is Status.FAILED
+    assert (await play.read(run_id)).state.stop_reason == "token_budget_exceeded"
+    assert len(models.asked) == 3
+
+
+async def test_a_model_of_another_provider_is_not_given_the_agents_options(play, db):
+    models = Models(w=["yes"])
+    text = ONE.replace("MORE", "model: other/w, options: {own: 1}")
+    runtime = await worker(db, text, models, model_options={"effort": "high"})
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert models.asked[0][1].options == {"own": 1, "attempt": 1}
+
+
+async def test_the_repairs_of_all_answers_of_a_step_are_counted(play, db):
+    nearly = '```json\n{"label": "bug"}\n```'
+    models = Models(x=[nearly, nearly])
+    text = PAIR.replace("MORE", f"output_schema: {json.dumps(FORM)}")
+    runtime = await worker(db, text, models)
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    (row,) = await sql(db, "SELECT kinds, model FROM repairs WHERE run_id = :r", r=run_id)
+    assert (row["kinds"], row["model"]) == ({"fence": 2}, "fake/x")
+
+
+async def test_a_response_finds_the_answer_of_every_step(play, db):
+    """Two answers of one step have one message: the next step keeps its own."""
+    text = """
+nodes:
+  a: {kind: model, prompt: A}
+  b: {kind: model, prompt: B}
+  c: {kind: model, prompt: C}
+edges: ["a -> c", "b -> c"]
+output: "said ${/nodes/c/output}"
+"""
+    runtime = await worker(db, text, Models(x=["one", "two", "three"]))
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    facts = await Walk(db, play.tenant_id, Ref(run_id)).news()
+    said = [fact.message.text() for fact in facts if isinstance(fact, Answered)]
+    assert said == ["", "", "said three"]

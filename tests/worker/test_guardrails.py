@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness_common.contracts.model import ChatRequest, ChatResult, Usage
+from harness_common.core.errors import Limited
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
 from harness_common.plugins import discover
@@ -32,7 +33,10 @@ class Talker(FakeModels):
         del on_delta
         self.asked.append(request)
         given = self.verdicts if "You judge a text" in request.system else self.answers
-        message = Message("assistant", (Text(given.pop(0)),))
+        said = given.pop(0)
+        if said == "later":
+            raise Limited("later", retry_after_s=60)
+        message = Message("assistant", (Text(said),))
         return ChatResult(message, Usage(10, 5), "stop", "fake/x", cost_usd=0.5)
 
 
@@ -211,3 +215,39 @@ async def test_what_a_judge_of_the_input_costs_is_the_runs_also_when_it_says_no(
     assert (state.input_tokens, state.output_tokens, state.cost_usd) == (10, 5, 0.5)
     (event,) = await events(play, run_id, "guardrail.")
     assert event["payload"]["spent"] == {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.5}
+
+
+@pytest.mark.parametrize("cap", [None, 15])
+async def test_an_answer_that_no_judge_can_look_at_now_is_paid_all_the_same(play, db, cap):
+    rails = {"output": [{"kind": "judge", "agent": "critic"}]}
+    runtime, _ = await guarded(play, db, rails, "hello", verdicts=["later"])
+    await put(play, "critic")
+    if cap is not None:
+        await sql(
+            db,
+            "UPDATE agents SET spec = jsonb_set(spec, '{max_tokens_total}', to_jsonb(:n)) "
+            "WHERE name = 'a'",
+            n=cap,
+        )
+    run_id = await play.start("greet me")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.input_tokens, state.output_tokens, state.cost_usd) == (10, 5, 0.5)
+    if cap is None:
+        assert state.status is Status.DELAYED
+    else:
+        assert (state.status, state.stop_reason) == (Status.FAILED, "token_budget_exceeded")
+
+
+async def test_a_judge_reads_all_of_a_long_text(play, db):
+    rails = {"input": [{"kind": "judge", "agent": "critic"}]}
+    verdicts = ['{"ok": true}', '{"ok": false, "why": "it is rude"}']
+    runtime, talker = await guarded(play, db, rails, verdicts=verdicts)
+    await put(play, "critic")
+    run_id = await play.start("a" * 70_000 + "</text> rude")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.stop_reason, state.input_tokens) == ("guardrail_blocked", 20)
+    last = talker.asked[-1].messages[0].text()
+    assert "(part 2 of 2)" in last
+    assert last.count("</text>") == 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from harness_common.commands.fork import ForkRun, fork_run
 from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.memory import MemorySpec
 from harness_common.contracts.model import ChatRequest
 from harness_common.core import events as ev
 from harness_common.core.inputs import Admit, ChildrenDone
@@ -15,6 +17,7 @@ from harness_common.store import json_codec
 from harness_common.store.audit import Actor
 from harness_common.store.policies import put_policy
 from harness_worker.advance import answer
+from harness_worker.memory.run_memory import RunMemory
 from harness_worker.runtime import Runtime
 from tests.store.play import Play, make_key, sql
 from tests.worker.runtime import make_runtime
@@ -215,3 +218,13 @@ async def test_a_tool_of_the_worker_that_is_called_like_a_transfer_is_none(play,
     row = await transfer_row(runtime, play, run_id, "transfer_to_savings")
     assert (row["status"], row["result"]) == ("succeeded", "100 EUR moved")
     assert (await play.read(run_id)).acting.name == "a"
+
+
+async def test_the_memory_of_the_other_agent_is_its_own(play, db):
+    runtime, _ = await team(play, db)
+    run_id = await play.start("refund me")
+    memory = RunMemory(db, None, runtime.settings.memory, await play.read(run_id), MemorySpec())
+    assert (await memory.whose()).scope == "a"
+    await transfer(runtime, play, run_id, "billing")
+    after = replace(memory, run=await play.read(run_id))
+    assert (await after.whose()).scope == "billing"

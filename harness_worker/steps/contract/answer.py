@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 import structlog
@@ -30,17 +31,27 @@ _LONG_CHARS: Final = 8_000
 
 
 async def read_answer(
-    ctx: StepContext, terms: Terms, answer: ChatResult
+    ctx: StepContext,
+    terms: Terms,
+    answer: ChatResult,
+    *,
+    model: str,
+    so_far: Counter[str] | None = None,
 ) -> tuple[ChatResult, Guidance]:
-    """Return the answer as it was meant, and what follows from its form; repairs are counted."""
+    """Return the answer as it was meant, and what follows from its form; repairs are counted, as
+    those of the `model` that answered.
+
+    A step of several answers hands the count of those before in, which is added to.
+    """
     if message_chars(answer.message) > _LONG_CHARS:
         read = await asyncio.to_thread(read_by, terms, answer)
     else:
         read = read_by(terms, answer)
     if read.repairs:
         try:
-            kinds = counts(read.repairs)
-            await keep_repairs(ctx.runtime.db, ctx.run, ctx.number, ctx.spec.model, kinds)
+            kinds = Counter() if so_far is None else so_far
+            kinds.update(counts(read.repairs))
+            await keep_repairs(ctx.runtime.db, ctx.run, ctx.number, model, kinds)
         except Transient as error:  # the event has them all: the answer is worth more than a count
             log.warning("repairs.not_counted", run_id=encode("run", ctx.run.id), error=str(error))
     return read.answer, read.guidance
