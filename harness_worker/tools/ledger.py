@@ -77,11 +77,13 @@ class Ledger:
     async def record(self, attempt_id: UUID, outcome: CallOutcome) -> bool:
         """Commit the result, first writer wins; False if the attempt was declared unknown."""
         give_up = time.monotonic() + _RECORD_PATIENCE_S
+        params: dict[str, Any] | None = None  # made once: sealed again, it would look like another
         while True:
             try:
                 async with self._db.connection() as conn:
-                    key = await writing_key(conn, self._scope.run.tenant_id, self._db.timeout_s)
-                    params = self._result_params(attempt_id, outcome, key)
+                    if params is None:
+                        key = await writing_key(conn, self._scope.run.tenant_id, self._db.timeout_s)
+                        params = self._result_params(attempt_id, outcome, key)
                     rows = await run_sql(conn, "call_result", params, self._db.timeout_s)
             except DatabaseUnavailable:
                 if time.monotonic() > give_up:

@@ -90,7 +90,7 @@ def call_result(t: Tables, p: Params) -> list[Row]:
         late = (call["evidence"] or {}) | json_codec.loads(p["evidence"])
         t.tool_calls.update(call, {"evidence": late})
     if call["status"] != "running":
-        same = call["status"] == p["status"] != "unknown" and call["resolution"] is None
+        same = call["status"] == p["status"] != "unknown" and call["result"] == p["result"]
         return [{"won": same}]
     names = (
         "status", "result", "error_type", "trust", "artifacts", "duration_ms", "cost_usd",

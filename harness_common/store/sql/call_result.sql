@@ -20,4 +20,4 @@ WITH held AS (
 SELECT EXISTS (SELECT 1 FROM won) OR EXISTS (
     SELECT 1 FROM tool_calls
     WHERE tenant_id = %(tenant_id)s AND run_id = %(run_id)s AND step = %(step)s AND idx = %(idx)s
-      AND attempt_id = %(attempt_id)s AND status = %(status)s AND status NOT IN ('running', 'unknown') AND resolution IS NULL) AS won, set_config('synchronous_commit', 'on', true)
+      AND attempt_id = %(attempt_id)s AND status = %(status)s AND status NOT IN ('running', 'unknown') AND result IS NOT DISTINCT FROM %(result)s) AS won, set_config('synchronous_commit', 'on', true)
