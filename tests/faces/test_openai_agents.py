@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from agents import ModelSettings
 from agents.models.interface import Model as AgentsModel
+from openai.types.responses import ResponseFunctionToolCall
 
 from harness_api.client import AsyncClient
 from harness_common.contracts.agent import AgentSpec
@@ -173,7 +175,7 @@ class Echo(AgentsModel):
 
 async def test_agents_side_by_side_have_records_of_their_own():
     """The first of two has ended when the process dies: the other is not given its answer."""
-    store = Kept()
+    store: Any = Kept()
 
     async def within(turns, call):
         WITHIN.set(f"{call}/")
@@ -199,17 +201,20 @@ async def test_arguments_that_cannot_be_read_are_no_call_without_any():
     async def sample(model, request):
         return await model.chat(request)
 
-    asked = []
+    asked: list[Any] = []
+    nobody: Any = None
     model = OurModel(Cut("x"), "scripted/x", AgentSpec(temperature=1.0), 3, sample)
     settings = ModelSettings(temperature=0.0)
     answer = await model.get_response(None, "hi", settings, [], None, [], None)
     assert asked[0].temperature == 0.0
     (call,) = answer.output
+    assert isinstance(call, ResponseFunctionToolCall)
     (back,) = messages_of([call.model_dump()])
     assert back.tool_uses()[0].raw == '{"line": "x'
-    token = CURRENT.set(object())
+    calls: Any = object()
+    token = CURRENT.set(calls)
     try:
-        said = await _behind_the_ledger("note", never)(None, call.arguments)
+        said = await _behind_the_ledger("note", never)(nobody, call.arguments)
     finally:
         CURRENT.reset(token)
     assert said.startswith("Error (INVALID_ARGUMENTS)")

@@ -260,7 +260,8 @@ async def test_an_answer_that_is_none_may_have_been_a_call(odd):
             return answered(202)
         reply = {"jsonrpc": "2.0", "id": asked["id"]}
         if asked["method"] == "tools/call":
-            return odd(reply)
+            made: httpx.Response = odd(reply)
+            return made
         if asked["method"] != "initialize":
             return answered(200, reply | {"error": {"code": -32601, "message": "no"}})
         about = {"name": "s", "version": "1"}

@@ -125,7 +125,7 @@ async def test_a_stale_owner_does_not_judge_the_attempt_of_the_next(play, db):
 
 async def test_a_result_whose_acknowledgement_got_lost_is_recorded_once(play, db):
     """INV10: it is written again, and finds itself; another's answer it does not replace."""
-    runtime = await make_runtime(db, tools=[make_tool("pay", EffectClass.WRITE, None)])
+    runtime = await make_runtime(db, tools=[make_tool("pay", EffectClass.WRITE, dict)])
     run_id = await play.start()
     await play.step(run_id, say(tools=["pay"]))
     ctx = await claim_tools_step(runtime, play, run_id)

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -537,7 +538,8 @@ async def test_a_write_whose_result_cannot_be_kept_has_not_failed(play, db, effe
         return ToolOutput("paid", (NewArtifact("receipt.txt", "text/plain", b"1"),))
 
     runtime = await a_worker(db, [a_tool("pay", effect, pay, max_attempts=1)])
-    runtime.blobs = NoBlobs()
+    blobs: Any = NoBlobs()
+    runtime.blobs = blobs
     run_id = await asked(play, ("pay", {}))
     (row,) = await work(runtime, play, run_id)
     assert done == ["paid"]
