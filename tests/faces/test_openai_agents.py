@@ -166,7 +166,8 @@ class Kept:
 class Echo(AgentsModel):
     """Answers with what it was asked."""
 
-    async def get_response(self, text):
+    async def get_response(self, *asked, **more):
+        text: Any = asked[0]
         return _response(ChatResult(Message("assistant", (Text(text),)), Usage(), "stop", "m"), 1)
 
     def stream_response(self, *args, **more):
