@@ -190,6 +190,13 @@ class Hub:
                 self._spread(message)
 
     def _spread(self, message: dict[str, Any]) -> None:
+        """Hand a message to those who watch its run; one that cannot be read stops nobody."""
+        try:
+            self._hand_on(message)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning("live.message_unreadable", error=repr(error)[:200])
+
+    def _hand_on(self, message: dict[str, Any]) -> None:
         digits = message["channel"].decode().removeprefix(self._prefix)
         topic = self._topics.get(UUID(hex=digits)) if len(digits) == 32 else None
         if topic is None:
@@ -198,6 +205,8 @@ class Hub:
             topic.confirmed.set()
         elif message["type"] == "message":
             item = orjson.loads(message["data"])
+            if not isinstance(item, dict):
+                raise TypeError("not an object")
             for reader in topic.readers:
                 reader.push(item)
 

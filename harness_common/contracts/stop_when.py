@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 from typing import Annotated, Final, Literal
 
 import re2
@@ -25,10 +24,9 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
-@cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a pattern that takes linear time over any text; raises `ValueError`. What comes back
-    is RE2's, which is used like one of `re`.
+    is RE2's, which is used like one of `re`; it keeps the last 128 (tenants write them).
     """
     try:
         compiled: re.Pattern[str] = re2.compile(pattern, _OPTIONS)

@@ -161,6 +161,21 @@ async def test_deltas_are_shown_live_and_marked_as_not_durable(play, run, servic
     assert frames[-1]["data"] == {"step": 1, "text": "Hel", "durable": False}
 
 
+async def test_a_message_that_cannot_be_read_ends_nobody_s_stream(
+    play, run, services, tenant, redis
+):
+    run_id = decode("run", run["id"])
+    reading = asyncio.create_task(collect(services, tenant, run, 0, "answer.delta"))
+    await watched(services, run)
+    channel = services.hub._prefix + run_id.hex
+    for odd in (b"{", b"[1]", b"\xff"):
+        await redis.publish(channel, odd)
+    await services.channel.live(run_id, {"type": "answer.delta", "step": 1, "text": "Hel"})
+    async with asyncio.timeout(10):
+        events = await reading
+    assert events[-1]["data"]["text"] == "Hel"
+
+
 async def test_late_deltas_of_a_committed_step_are_not_shown(play, run, services, tenant):
     run_id = decode("run", run["id"])
     await play.step(run_id, say(tools=["look"]))
