@@ -122,9 +122,9 @@ class ToolRunner:
 
     async def _allowed(self, call: PendingCall, tool: Tool) -> PendingCall | Ended:
         """Ask policy, and a person where policy wants one; returns the call as it may be made."""
-        if call.status is CallStatus.RUNNING:  # it was begun, perhaps with what a person changed
-            edited = call.row.get("ran_arguments") is not None
-            call = replace(call, arguments=call.ran, edited=edited)
+        if call.row.get("ran_arguments") is not None:
+            # It was begun with what a person changed: it goes on, or is run again, with that.
+            call = replace(call, arguments=call.ran, edited=True)
         decision = await self._gate.decide(call, tool)
         call = replace(call, policy=decision.to_json())
         if decision.verdict is Verdict.DENY:
@@ -138,7 +138,7 @@ class ToolRunner:
             call,
             arguments=answer.arguments,
             approval_id=answer.approval_id,
-            edited=answer.edited,
+            edited=answer.edited or call.edited,
         )
         if made.edited and made.status is not CallStatus.RUNNING:
             return await self._check_edited(call, made, tool, answer)

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from harness_common.commands import cancel_run, fork_run, retry_run
+from harness_common.commands.effects import resolve_effect
 from harness_common.commands.fork import ForkRun
 from harness_common.contracts.tool import EffectClass, Tool, ToolSpec, WaitUntil
 from harness_common.core import events as ev
@@ -21,6 +22,8 @@ from harness_common.core.policy import Decision, Verdict
 from harness_common.core.run import Status
 from harness_common.core.step import ToolsDone, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
+from harness_common.store.audit import Actor
+from harness_common.store.effects import CallKey, Resolution
 from harness_worker.scheduler.service import tick
 from harness_worker.scheduler.wake import WakeLoop
 from harness_worker.steps import tools as tools_step
@@ -111,6 +114,39 @@ async def test_changed_arguments_are_used_and_the_model_is_told(play, db):
     ((status, _, text),) = await desk.told()
     assert status == "succeeded"
     assert text == '[a person changed the arguments to {"i": 7}]\npay 7'
+
+
+async def test_what_a_person_changed_stays_changed_when_it_is_run_again(play, db):
+    """Nobody approved what the model had asked for at first."""
+    made = Made()
+    tool = made.tool()
+
+    async def breaks_at_first(ctx, i):
+        made.calls.append(("pay", i))
+        if len(made.calls) == 1:
+            raise RuntimeError("nobody knows")
+        return f"pay {i}"
+
+    desk = await Desk.open(play, db, [replace(tool, fn=breaks_at_first)], ["pay"])
+    await desk.work()
+    (row,) = await desk.rows()
+    await desk.decide(row, arguments={"i": 7})
+    await desk.admit()
+    await desk.work()
+    assert made.calls == [("pay", 7)]
+    assert [status for status, _, _ in await desk.told()] == ["unknown"]
+    again = Resolution("run_again", "key_bob", "it did not happen")
+    await resolve_effect(db, play.tenant_id, CallKey(desk.run_id, 2, 0), again, actor=Actor("bob"))
+    await desk.admit()
+    await desk.work()
+    (row,) = await desk.rows("pending")
+    assert row["arguments"] == {"i": 7}, "asked anew, about what is to be run"
+    await desk.decide(row)
+    await desk.admit()
+    await desk.work()
+    assert made.calls == [("pay", 7), ("pay", 7)]
+    ((status, _, text),) = await desk.told()
+    assert (status, text) == ("succeeded", '[a person changed the arguments to {"i": 7}]\npay 7')
 
 
 async def test_other_calls_go_on_first_and_several_are_answered_in_any_order(play, db):
