@@ -232,8 +232,8 @@ class Scheduler:
                 async with channel.nudges() as nudges:
                     async for _ in nudges:
                         self._nudged.set()
-            except RedisFault:
-                await asyncio.sleep(0.5)
+            except RedisFault as error:
+                log.debug("nudges.lost", error=repr(error)[:200])
             except Exception:  # what cannot be read must not make it deaf for good
                 log.exception("nudges.failed")
-                await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)
