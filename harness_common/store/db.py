@@ -269,7 +269,17 @@ class Database:
             await self._pool.putconn(conn)
 
     async def fetch(self, name: str, params: Mapping[str, Any]) -> list[Row]:
-        """Run the SQL file `name` on its own, as one transaction and one round trip."""
+        """Run the SQL file `name` on its own, as one transaction and one round trip.
+
+        A plan that was prepared before a migration is refused before it does anything: once more,
+        over a connection that has none.
+        """
+        try:
+            async with self.connection() as conn:
+                return await run_sql(conn, name, params, self.timeout_s)
+        except DatabaseUnavailable as error:
+            if not isinstance(error.__cause__, psycopg.errors.FeatureNotSupported):
+                raise
         async with self.connection() as conn:
             return await run_sql(conn, name, params, self.timeout_s)
 

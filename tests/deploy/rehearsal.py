@@ -129,6 +129,8 @@ class Load:
     every_s: float = 0.5
     accepted: list[str] = field(default_factory=list)
     retried: int = 0
+    told_to_wait: int = 0
+    """Answers 503 with Retry-After: tried again with the same key, as clients are told to."""
     refused: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -168,6 +170,11 @@ class Load:
                     return
                 time.sleep(0.05)
                 continue
+            if answer.status_code == 503 and "retry-after" in answer.headers:
+                self.told_to_wait += 1
+                assert time.monotonic() < deadline, answer.text
+                time.sleep(min(1.0, float(answer.headers["retry-after"])))
+                continue
             if answer.status_code == 202:
                 self.accepted.append(answer.json()["id"])
             else:
@@ -182,6 +189,7 @@ class Outcome:
     old: str
     accepted: int
     retried: int
+    told_to_wait: int
     refused: tuple[str, ...]
     lost: tuple[dict[str, Any], ...]
     """Runs that did not succeed."""
@@ -223,6 +231,7 @@ def rehearse(revision: str, folder: Path, *, settle_s: float = 5.0) -> Outcome:
             old=described(revision),
             accepted=len(load.accepted),
             retried=load.retried,
+            told_to_wait=load.told_to_wait,
             refused=tuple(load.refused),
             lost=_lost(stack, load.accepted),
             doubled=_doubled(stack),
@@ -285,7 +294,8 @@ def report(outcome: Outcome) -> str:
     ends = ", ".join(f"{name} {s:.1f} s" for name, s in outcome.ended_s.items())
     lines = [
         f"from {outcome.old} to the working tree, in {outcome.took_s:.0f} s",
-        f"runs accepted {outcome.accepted}, connections tried again {outcome.retried}",
+        f"runs accepted {outcome.accepted}, connections tried again {outcome.retried}, "
+        f"told to try again {outcome.told_to_wait}",
         f"refused {len(outcome.refused)}, lost {len(outcome.lost)}, twice {len(outcome.doubled)}, "
         f"effects missing {outcome.missing}",
         f"given back to a newer version {outcome.given_back}",
