@@ -57,8 +57,11 @@ class TaskPool(BasePool):
             asyncio.run_coroutine_threadsafe(hook(), self.loop).result()
 
     def register_with_event_loop(self, hub: Hub) -> None:
-        """Learn who waits for doorbells."""
-        self.hub = hub
+        """Learn who waits for doorbells, where places bound what is taken: RabbitMQ does it by
+        itself.
+        """
+        if self.app is None or self.app.conf.worker_disable_prefetch:
+            self.hub = hub
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
