@@ -120,6 +120,7 @@ class SchedulerSettings(_Group):
     """The scheduler's loops."""
 
     leader_ttl_s: float = 4.0
+    """How long a term lasts that nobody renews."""
     tick_s: float = 0.25
     idle_tick_s: float = 1.0
     batch: int = 200
@@ -134,6 +135,11 @@ class SchedulerSettings(_Group):
     partitions_ahead_weeks: int = 8
     firings_days: int = 90
     """How long it is remembered what became of each firing of a schedule."""
+
+    @property
+    def leader_renew_s(self) -> float:
+        """How often a leader renews its term; no single duty of a tick goes on for longer."""
+        return self.leader_ttl_s / 4
 
 
 class ModelSettings(_Group):

@@ -68,8 +68,7 @@ def _estimate(ctx: StepContext) -> tuple[int, float]:
     tokens_in, tokens_out = chars // _CHARS_PER_TOKEN + 1, ctx.spec.max_output_tokens
     prices = ctx.runtime.models.prices
     usage = Usage(tokens_in, tokens_out)
-    chain = (ctx.spec.model, *ctx.spec.fallback_models)
-    cost_usd = max(prices.cost_usd(name, usage) or 0.0 for name in chain)
+    cost_usd = max(prices.cost_usd(name, usage) or 0.0 for name in ctx.spec.models)
     return tokens_in + tokens_out, cost_usd
 
 

@@ -26,7 +26,7 @@ from harness_api.schemas.mcp_servers import (
 )
 from harness_common.core.errors import Conflict, Denied, Transient
 from harness_common.core.ids import encode
-from harness_common.core.mcp import command_allowed
+from harness_common.core.mcp import command_allowed, masked
 from harness_common.store import mcp_servers as store
 from harness_common.store.db import Row
 
@@ -39,11 +39,6 @@ Name = Annotated[
 ]
 _POLL_S: Final = 0.2
 _ASK_AGAIN_S: Final = 2.0
-_HIDDEN: Final = "***"
-
-
-def _masked(values: dict[str, str]) -> dict[str, str]:
-    return {k: v if v.startswith("secret://") else _HIDDEN for k, v in values.items()}
 
 
 def server_view(row: Row) -> McpServerView:
@@ -54,9 +49,9 @@ def server_view(row: Row) -> McpServerView:
         name=row["name"],
         transport="stdio" if "command" in target else "http",
         command=target.get("command"),
-        env=_masked(target.get("env") or {}),
+        env=masked(target.get("env") or {}),
         url=target.get("url"),
-        headers=_masked(target.get("headers") or {}),
+        headers=masked(target.get("headers") or {}),
         effects=row["effects"],
         timeout_s=row["timeout_s"],
         listed_digest=row["seen_hash"],

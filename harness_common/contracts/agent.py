@@ -134,6 +134,11 @@ class AgentSpec(BaseModel):
         return self
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """Return the chain of models, in the order in which they are asked."""
+        return (self.model, *self.fallback_models)
+
+    @property
     def turns(self) -> int:
         """Return the cap on model answers."""
         return self.max_turns or (_GRAPH_TURNS if self.graph else PRESETS[self.preset])

@@ -195,7 +195,7 @@ def _work(node: _Called) -> Work:
                 "max_output_tokens": node.max_output_tokens,
                 "temperature": node.temperature,
                 "options": node.options or None,
-                "fallback_models": None if (f := node.fallback_models) is None else list(f),
+                "fallback_models": node.fallback_models,
                 "output_schema": literal(node.output_schema),
             }
             asked |= {name: value for name, value in more.items() if value is not None}

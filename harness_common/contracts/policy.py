@@ -31,7 +31,7 @@ from pydantic_core import PydanticCustomError
 from referencing import Registry
 
 from harness_common.contracts.tool import EffectClass
-from harness_common.contracts.tool_schema import LinearValidator, is_linear
+from harness_common.contracts.tool_schema import Re2Validator, is_linear
 from harness_common.core.errors import Invalid
 from harness_common.core.message import Json
 from harness_common.core.policy import ArgumentTest, Match, Policy, Rule, Verdict
@@ -216,7 +216,7 @@ def _rule(spec: RuleSpec) -> Rule:
 
 def _argument_test(schema: Mapping[str, Any]) -> ArgumentTest:
     # An empty registry: nothing is ever fetched.
-    validator = LinearValidator(dict(schema), registry=Registry())
+    validator = Re2Validator(dict(schema), registry=Registry())
 
     def test(arguments: Json) -> str | None:
         error = best_match(validator.iter_errors(arguments))

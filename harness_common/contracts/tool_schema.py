@@ -8,8 +8,8 @@ everybody.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import re2
 from jsonschema import Draft202012Validator
@@ -35,42 +35,6 @@ def invalid(name: str, cause: str, at: str | None = None) -> Invalid:
     """Word a refusal; `at` is a JSON pointer into the schema or the definition."""
     detail = {} if at is None else {"pointer": at}
     return Invalid(f"Tool {name[:80]!r} {cause}.", code="TOOL_INVALID", tool=name, **detail)
-
-
-def _matches_linearly(
-    validator: Draft202012Validator, pattern: str, instance: Json, schema: Json
-) -> Iterator[ValidationError]:
-    del validator, schema
-    try:
-        is_wrong = isinstance(instance, str) and not re2.search(
-            pattern, instance, options=_PATTERN_OPTIONS
-        )
-    except re2.error:
-        return  # what has no linear form is left to whoever runs the tool
-    if is_wrong:
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-_Linear = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"pattern": _matches_linearly}
-)
-
-
-def stranger_validator(schema: Json) -> Draft202012Validator:
-    """Return a validator for a schema that anybody may have written: its patterns take linear time,
-    and nothing is fetched.
-    """
-    validator: Draft202012Validator = _Linear(_without_slow(schema), registry=Registry())
-    return validator
-
-
-def _without_slow(schema: Json) -> Json:
-    """Leave out the keyword whose patterns would be run in another way."""
-    if isinstance(schema, list):
-        return [_without_slow(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {k: _without_slow(part) for k, part in schema.items() if k != "patternProperties"}
 
 
 def check_name(name: str) -> None:
@@ -133,7 +97,7 @@ def _check_pattern(name: str, pattern: str, at: str) -> None:
 
 
 def is_linear(pattern: str) -> bool:
-    """Tell whether RE2 takes a pattern: then `LinearValidator` checks it in linear time."""
+    """Tell whether RE2 takes a pattern, which then takes linear time."""
     try:
         re2.compile(pattern, options=_PATTERN_OPTIONS)
     except re2.error:
@@ -141,26 +105,54 @@ def is_linear(pattern: str) -> bool:
     return True
 
 
-def _matches(
-    validator: Draft202012Validator, pattern: str, instance: Json, schema: Json
-) -> Iterator[ValidationError]:
-    del validator, schema
-    if isinstance(instance, str) and not _search(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+def _pattern_by(otherwise: Callable[[str, str], bool]) -> Any:  # noqa: ANN401 - jsonschema's own
+    """Return the keyword `pattern` run by RE2; `otherwise` says of a pattern and a text whether
+    they match where RE2 does not take the pattern.
+    """
+
+    def check(
+        validator: Draft202012Validator, pattern: str, instance: Json, schema: Json
+    ) -> Iterator[ValidationError]:
+        del validator, schema
+        if not isinstance(instance, str):
+            return
+        try:
+            found = re2.search(pattern, instance, options=_PATTERN_OPTIONS) is not None
+        except re2.error:
+            found = otherwise(pattern, instance)
+        if not found:
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+    return check
 
 
-def _search(pattern: str, text: str) -> bool:
-    try:
-        return re2.search(pattern, text, options=_PATTERN_OPTIONS) is not None
-    except re2.error:
-        # Look-around and the like: only the operator's own tools may have it.
-        return re.search(pattern, text) is not None
-
-
-LinearValidator: Final = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"pattern": _matches}
+Re2Validator: Final = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"pattern": _pattern_by(lambda p, text: re.search(p, text) is not None)}
 )
-"""Checks `pattern` in linear time: a tenant's must not hold up a process that others share."""
+"""Runs patterns by RE2, in linear time: a tenant's must not hold up a process that others share.
+What RE2 does not take is run by `re`: only the operator's own tools, and policies stored before
+such patterns were refused, have them.
+"""
+_Stranger: Final = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"pattern": _pattern_by(lambda _pattern, _text: True)}
+)
+
+
+def stranger_validator(schema: Json) -> Draft202012Validator:
+    """Return a validator for a schema that anybody may have written: every pattern takes linear
+    time or is left to whoever runs the tool, and nothing is fetched.
+    """
+    validator: Draft202012Validator = _Stranger(_without_slow(schema), registry=Registry())
+    return validator
+
+
+def _without_slow(schema: Json) -> Json:
+    """Leave out the keyword whose patterns would be run in another way."""
+    if isinstance(schema, list):
+        return [_without_slow(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {k: _without_slow(part) for k, part in schema.items() if k != "patternProperties"}
 
 
 def _nodes(schema: Json) -> Iterator[tuple[tuple[str | int, ...], dict[str, Json]]]:

@@ -26,6 +26,13 @@ _ODD: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _PINNED: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 
 
+def masked(values: Mapping[str, str]) -> dict[str, str]:
+    """Hide what headers or the environment of a server hold: it may be a secret. References to
+    secrets stay.
+    """
+    return {k: v if v.startswith("secret://") else "***" for k, v in values.items()}
+
+
 class ToolState(StrEnum):
     """What may be done with a tool of a server."""
 

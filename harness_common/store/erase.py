@@ -129,11 +129,7 @@ async def erase_tenant_rest(conn: Connection, one: Erasure, limit: int, timeout_
     for table in reversed(metadata.sorted_tables):
         if "tenant_id" not in table.columns or table.name in _KEEP:
             continue
-        if table.name == "artifacts":
-            params = {"tenant_id": one.tenant_id, "limit": limit}
-            rows = (await run_sql(conn, "erase_artifacts", params, timeout_s))[0]["rows"]
-        else:
-            rows = await _some(conn, table.name, one.tenant_id, limit, timeout_s)
+        rows = await _some(conn, table.name, one.tenant_id, limit, timeout_s)
         if rows:
             one.counts[table.name] += rows
             return True
@@ -146,7 +142,12 @@ async def forget_tenant(conn: Connection, tenant_id: UUID, timeout_s: float) -> 
 
 
 async def _some(conn: Connection, table: str, tenant_id: UUID, limit: int, timeout_s: float) -> int:
-    """Delete up to `limit` rows of a tenant; the name of the table is our own."""
+    """Delete up to `limit` rows of a tenant, with what they alone name; the name of the table is
+    our own.
+    """
+    if table == "artifacts":
+        params_of = {"tenant_id": tenant_id, "limit": limit}
+        return int((await run_sql(conn, "erase_artifacts", params_of, timeout_s))[0]["rows"])
     if table in _PARTITIONED:  # a place in a file says nothing over partitions; little is left here
         statement = sql.SQL("DELETE FROM {} WHERE tenant_id = %s").format(sql.Identifier(table))
         params: tuple[object, ...] = (tenant_id,)

@@ -19,6 +19,7 @@ from sqlalchemy import Column, ColumnElement, Table, and_, literal, select, tupl
 from harness_common.contracts.blob import Blobs
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
+from harness_common.core.mcp import masked
 from harness_common.store import json_codec
 from harness_common.store import schema as t
 from harness_common.store.artifacts import plain_digest, read_bytes
@@ -216,17 +217,9 @@ def _until(table: Table, run: Row) -> list[ColumnElement[bool]]:
 
 
 def _without_values(target: Record) -> Record:
-    """Hide what headers and environment of an MCP server hold, as the API does: but for references
-    to secrets it may be one.
-    """
-    hidden = {
-        part: {
-            name: value if value.startswith("secret://") else "***" for name, value in of.items()
-        }
-        for part in ("env", "headers")
-        if (of := target.get(part))
-    }
-    return target | hidden
+    """Hide what headers and environment of an MCP server hold, as the API does."""
+    parts = (part for part in ("env", "headers") if target.get(part))
+    return target | {part: masked(target[part]) for part in parts}
 
 
 def _told(column: Column[Any]) -> bool:

@@ -29,6 +29,7 @@ from harness_common.core.message import Json, Message, Role, Text, ToolResult, T
 from harness_common.store.foreign import Blob, ForeignStore, Place
 from harness_worker.frameworks.calls import WITHIN
 from harness_worker.frameworks.turn import Sample
+from harness_worker.models.tool_args import parse_arguments
 
 PREFIX: Final = "harness/"
 """How the names of our models begin: `harness/openai/gpt-5-mini`."""
@@ -202,20 +203,11 @@ def _message(item: Json) -> Message | None:
         case "message":
             return Message(_ROLES[item["role"]], (Text(_text(item["content"])),))
         case "function_call":
-            given, raw = arguments_of(item["arguments"])
+            given, raw = parse_arguments(item["arguments"] or "{}")
             return Message("assistant", (ToolUse(item["call_id"], item["name"], given, raw),))
         case "function_call_output":
             return Message("tool", (ToolResult(item["call_id"], _text(item["output"])),))
     return None
-
-
-def arguments_of(text: str) -> tuple[dict[str, Json], str | None]:
-    """Read the arguments of a call; {} and the text when they are no JSON object."""
-    try:
-        given = json.loads(text or "{}")
-    except ValueError:
-        return {}, text
-    return (given, None) if isinstance(given, dict) else ({}, text)
 
 
 def _text(content: Json) -> str:

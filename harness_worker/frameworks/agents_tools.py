@@ -17,8 +17,8 @@ from agents.tool_context import ToolContext as AgentsContext
 
 from harness_common.contracts.tool import EffectClass, Tool, ToolContext, ToolOutput, ToolSpec
 from harness_common.core.message import Json
-from harness_worker.frameworks.agents_model import arguments_of
 from harness_worker.frameworks.calls import CURRENT, WITHIN, Caller, NotSaid, ToolFailed
+from harness_worker.models.tool_args import parse_arguments
 
 __all__ = ["as_tool", "effect", "guarded"]
 
@@ -47,7 +47,7 @@ def _behind_the_ledger(name: str, original: Invoke) -> Invoke:
         calls = CURRENT.get(None)
         if calls is None:
             return await original(ctx, arguments)
-        given, raw = arguments_of(arguments)
+        given, raw = parse_arguments(arguments or "{}")
         if raw is not None:
             return f"Error (INVALID_ARGUMENTS): the arguments are no JSON object: {raw[:200]}"
         _INVOKED.set(ctx)

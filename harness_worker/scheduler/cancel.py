@@ -35,7 +35,7 @@ class CancelLoop:
             return 0
         shared = self._shared
         batch, stopped = shared.settings.scheduler.batch, 0
-        until = time.monotonic() + shared.settings.scheduler.leader_ttl_s / 4
+        until = time.monotonic() + shared.settings.scheduler.leader_renew_s
         rows = await shared.db.fetch("forsaken", {"batch": batch, "skipped": shared.skipped()})
         for row in rows:
             if stopped and time.monotonic() > until:

@@ -26,6 +26,15 @@ class Leadership:
         self._ttl_s = ttl_s
         self._renew_at = 0.0
 
+    @property
+    def is_due(self) -> bool:
+        """Tell whether it is time to seek or renew the leadership."""
+        return time.monotonic() >= self._renew_at
+
+    def lose(self) -> None:
+        """Take the term for over, and seek anew at once."""
+        self.term, self._renew_at = None, 0.0
+
     async def seek(self) -> int | None:
         """Become or stay leader; returns the term, or None while another leads."""
         row = await self._db.fetch_one("lead", self._params)
@@ -38,7 +47,7 @@ class Leadership:
         loops that remember nothing, each time. Raises `Conflict` when the term is over.
         """
         term = self.term
-        if time.monotonic() >= self._renew_at and await self.seek() != term:
+        if self.is_due and await self.seek() != term:
             raise Conflict("another term has begun", code="TERM_OVER", term=term)
 
     async def resign(self) -> None:

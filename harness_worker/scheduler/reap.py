@@ -156,7 +156,7 @@ class ReapLoop:
         may go without renewing its term. What is left is done at the next tick, which comes at
         once.
         """
-        until = time.monotonic() + self._shared.settings.scheduler.leader_ttl_s / 4
+        until = time.monotonic() + self._shared.settings.scheduler.leader_renew_s
         recovered, skipped = 0, set[UUID]()
         while True:
             found, applied = await self._recover_batch(skipped)

@@ -9,7 +9,6 @@ import contextlib
 import os
 import platform
 import random
-import time
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
@@ -171,20 +170,19 @@ class Scheduler:
     ) -> None:
         config = self._settings.scheduler
         loops: list[Loop] = []
-        renew_at, pause_s = 0.0, config.tick_s
+        pause_s = config.tick_s
         alive = Alive("scheduler")
         while not self._stop.is_set():
             alive.beat()
             try:
-                if time.monotonic() >= renew_at:
+                if leadership.is_due:
                     was, term = leadership.term, await leadership.seek()
-                    renew_at = time.monotonic() + config.leader_ttl_s / 4
                     if term is not None and term != was:
                         log.info("leader.elected", term=term, name=self.name)
                         shared.term, loops = term, make(shared)
                     led(term is not None)
                 if leadership.term is None:
-                    pause_s = config.leader_ttl_s / 4
+                    pause_s = config.leader_renew_s
                 else:
                     look, done = await tick(shared, loops, leadership.keep)
                     pause_s = self._pause(look, done)
@@ -192,11 +190,11 @@ class Scheduler:
                         pause_s = min(pause_s, shared.again_in_s)
             except Conflict as error:
                 log.warning("leader.deposed", error=error.message)
-                leadership.term, renew_at = None, 0.0
+                leadership.lose()
                 led(False)
             except DatabaseUnavailable as error:
                 log.warning("scheduler.database_unavailable", error=str(error))
-                leadership.term, renew_at = None, 0.0
+                leadership.lose()
                 led(False)
                 pause_s = 0.5 + random.random()
             await self._sleep(pause_s)

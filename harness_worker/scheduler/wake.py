@@ -34,7 +34,7 @@ class WakeLoop:
             return 0
         shared = self._shared
         batch = shared.settings.scheduler.batch
-        until = time.monotonic() + shared.settings.scheduler.leader_ttl_s / 4
+        until = time.monotonic() + shared.settings.scheduler.leader_renew_s
         woken = 0
         for row in await shared.db.fetch("due", {"batch": batch, "skipped": shared.skipped()}):
             woken += await self._wake_tenant(row["tenant_id"], batch, look.queued)

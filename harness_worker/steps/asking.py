@@ -76,9 +76,8 @@ async def ask(
     `memo` is as `sample` takes it. Raises what `Model.chat` raises, and `Limited` without a call
     while the provider is throttled.
     """
-    if chain is None:
-        chain = (ctx.spec.model, *ctx.spec.fallback_models)
-    return await _Asking(ctx, request, show, form, tuple(chain), memo).run()
+    models = ctx.spec.models if chain is None else tuple(chain)
+    return await _Asking(ctx, request, show, form, models, memo).run()
 
 
 def first_model(ctx: StepContext) -> Model:
@@ -86,7 +85,7 @@ def first_model(ctx: StepContext) -> Model:
     to keep to. Raises what the registry raises of the agent's own model when there is none.
     """
     missing: Permanent | None = None
-    for name in (ctx.spec.model, *ctx.spec.fallback_models):
+    for name in ctx.spec.models:
         try:
             return ctx.runtime.models.get(name)
         except Permanent as error:

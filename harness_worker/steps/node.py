@@ -41,7 +41,7 @@ from harness_worker.steps.recorded import recorded_outcomes
 from harness_worker.steps.tools import scope_of
 from harness_worker.tools.call import PendingCall, ToolScope
 from harness_worker.tools.runner import ToolRunner
-from harness_worker.tools.validate import schema_problems
+from harness_worker.tools.validate import in_words, schema_problems
 
 _kept: Final = KeptProgress()
 _INLINE_BYTES: Final = 64 * 1024
@@ -101,8 +101,7 @@ def _in_form(ctx: StepContext, done: NodesDone) -> NodesDone:
     value = parsed(done.output, "auto")
     if not (problems := schema_problems(schema, value)):
         return replace(done, output=canonical(value))
-    listed = "; ".join(f"{at}: {why}" if at else why for at, why in problems)
-    told = redactor.clean(ctx.run.tenant_id, listed)
+    told = redactor.clean(ctx.run.tenant_id, in_words(problems))
     error = {
         "category": "permanent",
         "code": "OUTPUT_NOT_IN_FORM",

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, Usage
-from harness_common.core.budget import exceeded
+from harness_common.core.budget import exceeded, with_spent
 from harness_common.core.doubt import CONTRACT
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.events import Event
@@ -124,8 +124,10 @@ class ModelCalls:
 
     def unkept(self, error: HarnessError) -> HarnessError:
         """Return an error that puts the step off with what answers without an outcome have cost."""
-        if self._lost.input_tokens or self._lost.output_tokens:
-            error.detail = {**error.detail, "spent": asdict(self._lost)}
+        lost = self._lost
+        error.detail = with_spent(
+            error.detail, lost.input_tokens, lost.output_tokens, lost.cost_usd
+        )
         return error
 
     async def _answer(self, question: _Question) -> CallOutcome:
@@ -188,7 +190,8 @@ class ModelCalls:
 def _chain(ctx: StepContext, asked: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the models of a node: its own, else the agent's; each with its own stand-ins."""
     if "model" not in asked:
-        return (ctx.spec.model, *asked.get("fallback_models", ctx.spec.fallback_models))
+        stand_ins = asked.get("fallback_models")
+        return ctx.spec.models if stand_ins is None else (ctx.spec.model, *stand_ins)
     return (asked["model"], *asked.get("fallback_models", ()))
 
 

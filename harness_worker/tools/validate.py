@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from typing import cast
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ from jsonschema.exceptions import ValidationError, best_match
 from referencing import Registry
 
 from harness_common.contracts.tool import ToolSpec
-from harness_common.contracts.tool_schema import LinearValidator
+from harness_common.contracts.tool_schema import Re2Validator
 from harness_common.core.errors import Invalid
 from harness_common.core.message import Json
 
@@ -76,7 +76,7 @@ def schema_problems(schema: Json, value: Json, what: str = "output") -> list[tup
             _compiled.clear()
         _compiled[key] = (
             schema,
-            LinearValidator(schema, format_checker=_FORMATS, registry=Registry()),
+            Re2Validator(schema, format_checker=_FORMATS, registry=Registry()),
         )
     try:
         errors = list(_compiled[key][1].iter_errors(value))
@@ -90,6 +90,11 @@ def schema_problems(schema: Json, value: Json, what: str = "output") -> list[tup
     ]
 
 
+def in_words(problems: Iterable[tuple[str, str]]) -> str:
+    """Write problems, as (path, cause), in one line."""
+    return "; ".join(f"{at}: {why}" if at else why for at, why in problems)
+
+
 def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     """Return the compiled validator of a tool's results; as it is written, fields may be added."""
     key = (spec.name, spec.version, "result")
@@ -97,7 +102,7 @@ def _result_validator(spec: ToolSpec) -> Draft202012Validator:
     if found is not None and (found[0] is spec.output_schema or found[0] == spec.output_schema):
         return found[1]
     schema: Json = spec.output_schema
-    validator: Draft202012Validator = LinearValidator(
+    validator: Draft202012Validator = Re2Validator(
         schema, format_checker=_FORMATS, registry=Registry()
     )
     if len(_compiled) >= _MAX_COMPILED:
@@ -123,7 +128,7 @@ def _validator(spec: ToolSpec) -> Draft202012Validator:
     if found is not None and (found[0] is spec.input_schema or found[0] == spec.input_schema):
         return found[1]
     # An empty registry: a `$ref` to another host must never be fetched.
-    validator: Draft202012Validator = LinearValidator(
+    validator: Draft202012Validator = Re2Validator(
         closed(spec.input_schema), format_checker=_FORMATS, registry=Registry()
     )
     if len(_compiled) >= _MAX_COMPILED:

@@ -14,6 +14,7 @@ from harness_common.core.hints import hint
 from harness_common.core.message import Json
 from harness_common.core.stop_reasons import StopReason
 from harness_worker.steps.contract.terms import Terms
+from harness_worker.tools.validate import in_words
 
 VIOLATED: Final = StopReason.CONTRACT_VIOLATED
 _MAX_QUOTED_CHARS: Final = 2_000
@@ -42,7 +43,7 @@ def refused(
 ) -> Guidance:
     """Ask once more with the raw answer and the form that is wanted, or end the run."""
     problems = [(at, terms.clean(why)) for at, why in problems[:_MAX_PROBLEMS]]
-    listed = "; ".join(f"{at}: {why}" if at else why for at, why in problems)
+    listed = in_words(problems)
     if cut:
         listed += "; it was cut off at the limit of one answer, so be brief"
     quoted = terms.clean(_quoted(said))
