@@ -45,6 +45,15 @@ def lease_key(prefix: str, run_id: UUID) -> str:
     return f"{prefix}:lease:{run_id.hex}"
 
 
+def worker_of(owner: bytes | str) -> UUID | None:
+    """Read which worker process a lease's value names; None for what no worker wrote."""
+    text = owner.decode(errors="replace") if isinstance(owner, bytes) else owner
+    try:
+        return UUID(hex=text.partition(":")[0])
+    except ValueError:
+        return None
+
+
 class Leases:
     """Leases on runs, all with the same life time."""
 
@@ -89,6 +98,17 @@ class Leases:
         for run_id, owner in held:
             await self._release(keys=[self.key(run_id)], args=[owner], client=pipe)
         return [bool(answer) for answer in await pipe.execute()]
+
+    async def holders(self, run_ids: Sequence[UUID]) -> dict[UUID, UUID]:
+        """Return which worker process holds the lease of each of these runs, where one does."""
+        if not run_ids:
+            return {}
+        owners = await self._redis.mget([self.key(run_id) for run_id in run_ids])
+        return {
+            run_id: worker
+            for run_id, owner in zip(run_ids, owners, strict=True)
+            if owner is not None and (worker := worker_of(owner)) is not None
+        }
 
     async def break_lease(self, run_id: UUID, worker: UUID) -> None:
         """Delete the lease of a dead worker process, and only that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 from uuid import UUID
@@ -17,7 +17,7 @@ from uuid import UUID
 import orjson
 
 from harness_common.coord.channel import Channel, nudge_channel
-from harness_common.coord.lease import Leases
+from harness_common.coord.lease import Leases, worker_of
 from harness_common.coord.live import LiveStream
 from harness_common.core.message import Json
 
@@ -131,6 +131,11 @@ class LocalLeases(Leases):
         """Give the lease back if `owner` still holds it."""
         if self._owner(run_id) == owner:
             del self._held[run_id]
+
+    async def holders(self, run_ids: Sequence[UUID]) -> dict[UUID, UUID]:
+        """Return which worker process holds the lease of each of these runs, where one does."""
+        owners = {run_id: self._owner(run_id) for run_id in run_ids}
+        return {r: w for r, owner in owners.items() if owner and (w := worker_of(owner))}
 
     async def break_lease(self, run_id: UUID, worker: UUID) -> None:
         """Delete the lease of a dead worker process, and only that."""

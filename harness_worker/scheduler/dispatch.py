@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import Final
+from uuid import UUID
 
 import structlog
 
@@ -59,6 +60,7 @@ class DispatchLoop:
                 "longest_s": max(config.ring_after_max_s, 3 * look.queue_age_s),
             },
         )
+        await self._break_dead_leases([row["id"] for row in rows])
         for row in rows:
             shared.bell.ring(
                 Doorbell(
@@ -68,6 +70,27 @@ class DispatchLoop:
             )  # fmt: skip
         shared.count("doorbells_rung_again", len(rows))
         return len(rows)
+
+    async def _break_dead_leases(self, run_ids: list[UUID]) -> None:
+        """Delete the leases that dead processes hold on runs that nobody owns: one may die between
+        its lease and its claim, or between its commit and its release, and whoever answers the
+        doorbell would be turned away.
+        """
+        leases = self._shared.leases
+        try:
+            async with asyncio.timeout(REDIS_PATIENCE_S):
+                holders = await leases.holders(run_ids)
+        except RedisFault:
+            return
+        if not holders:
+            return
+        alive = {row["incarnation"] for row in await self._shared.db.fetch("workers_alive", {})}
+        dead = [one for one in holders.items() if one[1] not in alive]
+        try:
+            async with asyncio.timeout(REDIS_PATIENCE_S):
+                await asyncio.gather(*(leases.break_lease(*one) for one in dead))
+        except RedisFault:
+            log.info("lease.break_failed", count=len(dead))
 
     async def _broker_forgot(self) -> bool:
         """Tell whether Redis lost our marker: then it lost the queues as well."""

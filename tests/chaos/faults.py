@@ -34,7 +34,7 @@ class World:
     doorbells: Doorbells
 
 
-_FEWEST = 2
+FEWEST = 2
 """Worker processes that must be at work before one is taken away: somebody has to go on."""
 
 Act = Callable[[World, random.Random], bool]
@@ -80,7 +80,7 @@ def kill_worker_process(world: World, chance: random.Random) -> bool:
     """Kill -9 one worker process; its supervisor starts another."""
     try:
         found = at_work(world.stack)
-        if len(found) < _FEWEST:
+        if len(found) < FEWEST:
             return False
         process, who = chance.choice(found)
         process.send_signal(signal.SIGKILL)
@@ -94,7 +94,7 @@ def kill_supervisor(world: World, chance: random.Random) -> bool:
     """Kill -9 a supervisor: its processes die with it, and nobody is left to say so."""
     name = chance.choice(["worker-0", "worker-1"])
     try:
-        if len(at_work(world.stack)) <= _FEWEST:
+        if len(at_work(world.stack)) <= FEWEST:
             return False
         children = psutil.Process(world.stack.processes[name].pid).children()
         who = [incarnation_of(child) for child in children]
@@ -114,7 +114,7 @@ def freeze_worker(world: World, chance: random.Random) -> bool:
         found = at_work(world.stack)
     except (psutil.Error, psycopg.Error, KeyError):
         return False
-    if len(found) < _FEWEST:
+    if len(found) < FEWEST:
         return False
     process, who = chance.choice(found)
     return _freeze(process, LEASE_S + chance.uniform(1.0, 3.0), world, who)

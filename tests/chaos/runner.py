@@ -19,7 +19,7 @@ import psycopg
 
 from tests.chaos.auditor import Audit, Expected, audit, unfinished
 from tests.chaos.doorbells import Doorbells
-from tests.chaos.faults import Fault, World, at_work, usable
+from tests.chaos.faults import FEWEST, Fault, World, at_work, usable
 from tests.chaos.recovery import Recovery
 from tests.chaos.report import INFORMATIVE, Outcome, build, events_of, keep_logs, reasons
 from tests.chaos.stack import ChaosStack
@@ -88,13 +88,16 @@ class Attack:
         self._left: deque[Fault] = deque()
 
     def run(self, faults: deque[Fault], seconds: float) -> None:
-        """Spread the faults over `seconds` and wait for the last; what is left then is dropped."""
+        """Spread the faults over `seconds` and wait for the last; what is left then is dropped. One
+        that was missed takes no time from those that are to come.
+        """
         self._left = faults
         began, count = time.monotonic(), len(faults)
         give_up = began + seconds * 1.1
         n = 0
         while sum(self._outcome.faults.values()) < count and time.monotonic() < give_up:
-            due = began + seconds * (n + self._chance.random()) / count
+            tried = n - sum(self._outcome.missed.values())
+            due = began + seconds * (tried + self._chance.random()) / count
             time.sleep(min(max(0.05, due - time.monotonic()), 1.0))
             if time.monotonic() >= due and (fault := self._take()) is not None:
                 n += 1
@@ -150,16 +153,19 @@ def _until_recovered(stack: ChaosStack) -> None:
 
 
 def _holders(stack: ChaosStack) -> list[tuple[psutil.Process, UUID]]:
-    """Wait for a worker process that holds runs and will be started again without a pause."""
+    """Wait for a worker process that holds runs and will be started again without a pause, while
+    there is another to take them over: what is measured is a death, not a start.
+    """
     while True:
         held = "SELECT DISTINCT claimed_by FROM runs WHERE claim_id IS NOT NULL"
         owners = {row["claimed_by"] for row in stack.ask(held)}
+        working = at_work(stack)
         found = [
             (process, who)
-            for process, who in at_work(stack)
+            for process, who in working
             if who in owners and time.time() - process.create_time() > _GROWN_S
         ]
-        if found:
+        if found and len(working) >= FEWEST:
             return found
         time.sleep(0.05)
 

@@ -84,6 +84,10 @@ class Bus:
         if held is not None and held.startswith(f"{worker.hex}:"):
             del self.leases[run_id]
 
+    def holders(self, run_ids: list[UUID]) -> dict[UUID, UUID]:
+        held = {run_id: self._held(run_id) for run_id in run_ids}
+        return {run: UUID(hex=owner.partition(":")[0]) for run, owner in held.items() if owner}
+
     def renew(self, held: list[tuple[UUID, str]]) -> tuple[list[UUID], list[UUID]]:
         taken, vanished = [], []
         for run_id, owner in held:

@@ -329,10 +329,22 @@ class Scheduler(Admitting):
         rows = yield self.pg(
             lambda: [dict(r) for r in self.store.ring(term, BATCH, first_s, longest_s)]
         )
+        yield from self._break_dead_leases([row["id"] for row in rows])
         for row in rows:
             sim.count("rung again")
             self.bus.ring(self.proc, row["id"], row["version"], bell_queue(row))
         return len(rows)
+
+    def _break_dead_leases(self, run_ids: list[UUID]) -> Code:
+        if not run_ids:
+            return
+        with suppress(RedisGone):
+            holders = yield self.redis(lambda: self.bus.holders(run_ids))
+            if holders:
+                rows = yield self.pg(self.store.workers_alive)
+                alive = {row["incarnation"].int for row in rows}
+                dead = [one for one in holders.items() if one[1].int not in alive]
+                yield self.redis(lambda: self._break_leases(dead))
 
     def _broker_forgot(self) -> Code:
         if self.world.s - self.broker_looked_at < LOOK_EVERY_S:

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisDown
 
 from harness_common.broker.publish import Doorbell
 from harness_common.commands import Parent
+from harness_common.coord.lease import Leases
 from harness_common.core.errors import Conflict
 from harness_common.core.inputs import StepFailed
 from harness_common.core.rules import SUSPECT_DEATHS
@@ -73,6 +74,10 @@ class FakeLeases:
 
     def __init__(self) -> None:
         self.broken: list[tuple[UUID, UUID]] = []
+
+    async def holders(self, run_ids: list[UUID]) -> dict[UUID, UUID]:
+        del run_ids
+        return {}
 
     async def break_lease(self, run_id: UUID, worker: UUID) -> None:
         self.broken.append((run_id, worker))
@@ -141,6 +146,22 @@ async def test_nothing_is_rung_that_is_owned_waits_or_has_ended(play, shared):
     await make_due(play.db)
     assert await once(DispatchLoop(shared), shared) == 0
     assert shared.bell.rung == []
+
+
+async def test_a_lease_of_a_dead_process_turns_nobody_away(play, shared, redis):
+    """It died between its commit and the release, or before it claimed: no claim names it."""
+    leases = shared.leases = Leases(redis, "test", 60.0)
+    run_id, others = await play.start(), await play.start()
+    dead, alive = await make_worker(play.db), await make_worker(play.db)
+    assert await leases.take(run_id, f"{dead.hex}:{uuid4().hex}")
+    assert await leases.take(others, f"{alive.hex}:{uuid4().hex}")
+    await sql(
+        play.db, "UPDATE workers SET died_at = clock_timestamp() WHERE incarnation = :w", w=dead
+    )
+    await make_due(play.db)
+    assert await once(DispatchLoop(shared), shared) == 2
+    assert await leases.take(run_id, f"{alive.hex}:{uuid4().hex}")
+    assert not await leases.take(others, f"{dead.hex}:{uuid4().hex}"), "that of a live one stays"
 
 
 # ── wake ─────────────────────────────────────────────────────────────────────────────────────────

@@ -56,6 +56,10 @@ class FakeLeases:
     async def release(self, run_id: UUID, owner: str) -> None:
         del run_id, owner
 
+    async def holders(self, run_ids: list[UUID]) -> dict[UUID, UUID]:
+        del run_ids
+        return {}
+
     async def break_lease(self, run_id: UUID, worker: UUID) -> None:
         del run_id, worker
 
