@@ -15,6 +15,9 @@ SIM_SEEDS ?= 10000
 # What mypy looks at besides the packages; folders that have no code yet are left out.
 EXTRA_TYPED := $(wildcard docs/*.py tests benchmarks/*.py benchmarks/*/*.py examples/*/*.py)
 
+# Where it is set, each of the hundreds of processes of a test run would compile everything that it imports, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo dev test check fmt assets bench sim chaos nightly migrate diagrams docs lock clean
 
 help: ## List these commands

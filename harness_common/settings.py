@@ -73,6 +73,10 @@ class WorkerSettings(_Group):
     tools: tuple[str, ...] = ()
     """Modules that hold user tools."""
     task_events: bool = True
+    nice: Annotated[int, Field(ge=0, le=19)] = 5
+    """How far a worker process stands back when the processor is busy (`nice`): its steps are many,
+    and all of them wait for the scheduler and the database.
+    """
     quarantine_look_s: Annotated[float, Field(ge=0.1, le=60)] = 2.0
     """How often a supervisor asks whether suspects wait for a quarantine process."""
     quarantine_linger_s: Annotated[float, Field(ge=0)] = 60.0

@@ -52,6 +52,7 @@ def main() -> None:
     # Only JSON is accepted, so that running as root (in a container) is no danger of Celery's kind.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.nice(config.worker.nice)
     if sys.platform == "linux":
         # Two heaps instead of eight a core: threads that come and go would each leave one half
         # full.

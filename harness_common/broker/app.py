@@ -18,6 +18,7 @@ from harness_common.settings import Settings, settings
 __all__ = ["PRIORITY_STEPS", "STEP_TASK", "app", "celery_config", "make_app", "step_queue"]
 
 _TRANSPORTS: Final = "harness_common.broker.redis_transport"
+_EVENTS: Final = "harness_common.broker.events:Events"
 
 PRIORITY_STEPS: Final = (0, 3, 6, 9)
 
@@ -38,7 +39,7 @@ def _of_broker(broker_url: str, config: Settings) -> dict[str, Any]:
     }
     transport = f"{_TRANSPORTS}:Transport" if on_redis else None
     if is_amqp(broker_url):
-        options = {"confirm_publish": True, "write_timeout": 5}
+        options = {"write_timeout": 5}
     elif is_sentinel(broker_url):
         found = parse_sentinel(broker_url)
         bounds = {"socket_timeout": 1, "socket_connect_timeout": 1, **found.sentinel_login}
@@ -59,6 +60,8 @@ def celery_config(config: Settings) -> dict[str, Any]:
         **_of_broker(config.broker_url or config.require_redis_url(), config),
         "task_acks_late": False,
         "worker_prefetch_multiplier": 1,
+        # Restoring it would wait for RabbitMQ's answer in the thread that the runs live in.
+        "worker_enable_prefetch_count_reduction": False,
         "task_ignore_result": True,
         "task_store_errors_even_if_ignored": False,
         "task_serializer": "json",
@@ -84,7 +87,7 @@ def celery_config(config: Settings) -> dict[str, Any]:
 
 def make_app(config: Settings) -> Celery:
     """Build an app around a configuration."""
-    made = Celery("harness", set_as_current=True)
+    made = Celery("harness", set_as_current=True, events=_EVENTS)
     made.conf.update(celery_config(config))
     return made
 

@@ -135,7 +135,10 @@ class Bell:
 
     def _connect(self) -> Producer:
         # No heartbeat: this thread sleeps between doorbells and could not send one.
-        return self._app.amqp.Producer(self._app.connection_for_write(heartbeat=0))
+        confirmed = {"confirm_publish": True} if self._amqp else {}
+        return self._app.amqp.Producer(
+            self._app.connection_for_write(heartbeat=0, transport_options=confirmed)
+        )
 
     def _send_all(self, producer: Producer, bells: list[Doorbell]) -> None:
         with producer.batch():

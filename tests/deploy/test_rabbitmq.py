@@ -27,9 +27,8 @@ def test_rabbitmq_counts_priorities_the_other_way_round():
     assert [wire_priority(make_app(Settings(redis_url=REDIS)), p) for p in (0, 6, 9)] == [0, 6, 9]
 
 
-def test_a_doorbell_is_confirmed_and_nothing_of_redis_is_told_to_rabbitmq():
+def test_nothing_of_redis_is_told_to_rabbitmq():
     config = celery_config(Settings(redis_url=REDIS, broker_url="amqp://u:p@one//"))
-    assert config["broker_transport_options"]["confirm_publish"] is True
     assert "global_keyprefix" not in config["broker_transport_options"]
     assert config["broker_transport"] is None
     assert config["worker_disable_prefetch"] is False
