@@ -4,24 +4,23 @@ answers any request. A request without a valid API key is refused before the pro
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import importlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
-import httpx
 from fastapi import FastAPI
-from mcp.server.mcpserver import Context
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness_api.auth import Keyring
-from harness_api.client import AsyncClient
 from harness_api.errors import problem
-from harness_api.mcp_face.tools import make_server
 
 PATH: Final = "/mcp"
 _BEARER: Final = "bearer "
+_SERVED_BY: Final = "harness_api.mcp_face.serve"
 
 
 class _Door:
@@ -44,7 +43,8 @@ class _Door:
             )
             await refusal(scope, receive, send)
             return
-        handle: ASGIApp = self._app.state.mcp
+        face: _Face = self._app.state.mcp
+        handle = await face.handler()
         await handle(scope, receive, send)
 
 
@@ -58,20 +58,53 @@ def add_route(app: FastAPI) -> None:
     app.router.routes.append(Route(PATH, _Door(app), include_in_schema=False))
 
 
+class _Face:
+    """The protocol's server, loaded with the first request to it: it is a fifth of what an API
+    process would load otherwise, and most have no use for it.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._handler: asyncio.Future[ASGIApp] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+
+    async def handler(self) -> ASGIApp:
+        """Return what answers requests; raises what kept it from being loaded, which the next
+        request tries again.
+        """
+        if self._handler is None:
+            self._handler = asyncio.get_running_loop().create_future()
+            # Of its own context: what this request is called must not name the later ones.
+            self._task = asyncio.create_task(
+                self._serve(self._handler), name="mcp", context=contextvars.Context()
+            )
+        return await asyncio.shield(self._handler)
+
+    async def _serve(self, ready: asyncio.Future[ASGIApp]) -> None:
+        try:
+            module = await asyncio.to_thread(importlib.import_module, _SERVED_BY)
+            async with module.served(self._app, _key_of) as handler:
+                ready.set_result(handler)
+                await self._ended.wait()
+        except Exception as error:
+            if ready.done():
+                raise
+            self._handler = None
+            ready.set_exception(error)
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._ended.set()
+        if self._task is not None:
+            await self._task
+
+
 @asynccontextmanager
 async def opened(app: FastAPI) -> AsyncIterator[None]:
-    """Serve the face while the block lasts. Its tools call the app itself with the caller's key."""
-    transport = httpx.ASGITransport(app)
-
-    @asynccontextmanager
-    async def connect(ctx: Context[Any, Any]) -> AsyncIterator[AsyncClient]:
-        request = ctx.request_context.request
-        key = _key_of(request.scope) if request is not None else None
-        async with AsyncClient("http://harness", key, transport=transport) as client:
-            yield client
-
-    server = make_server(connect)
-    manager = StreamableHTTPSessionManager(server._lowlevel_server, stateless=True)
-    async with manager.run():
-        app.state.mcp = manager.handle_request
+    """Serve the face while the block lasts."""
+    face = app.state.mcp = _Face(app)
+    try:
         yield
+    finally:
+        await face.close()
