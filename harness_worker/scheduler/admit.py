@@ -45,6 +45,7 @@ COLD: Final = 64
 """Runs let in before the first worker is there, so that it finds something to do at once."""
 _STREAMS: Final = 2_000
 _FEW: Final = 500
+_ANY_SLOTS: Final = 2**31
 _COUNT_FREELY: Final = 500
 _COUNT_PAUSE_S: Final = 50e-6
 _SOON_S: Final = 0.25
@@ -91,15 +92,19 @@ class AdmitLoop:
         self._seen: tuple[object, ...] = ()
         self._busy_until = 0.0
         self._slots = 0
+        self._slots_of: tuple[object, ...] = ()
+        """What was seen when `_slots` was computed: it is good for as long as that is so."""
         self._after = _BEGINNING
+        self._waiting: list[UUID] = []
 
     async def run_once(self, look: Look) -> int:
         """Share out the free slots, move the blocks to where they are wanted, and admit."""
         seen = (look.capacity, look.all_running, look.ungranted)
         if not look.queued and seen == self._seen and look.granted <= self._slots:
             return 0
-        scene = await self._read()
+        scene = await self._read(known=self._slots_of == seen[:2])
         self._slots = max(scene.room.slots, sum(t.running for t in scene.tenants))
+        self._slots_of = seen[:2]
         plan = make_plan(scene)
         applied = await self._write(scene, plan) if plan.touched else []
         self._pace(scene, look, admitted=len(applied))
@@ -110,16 +115,18 @@ class AdmitLoop:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────
 
-    async def _read(self) -> Scene:
+    async def _read(self, *, known: bool) -> Scene:
         shared, config = self._shared, self._shared.settings.scheduler
-        streams = await self._streams()
+        streams, rows = await self._streams(self._slots if known else _ANY_SLOTS)
         self._go_round(streams)
         load = self._load
         waiting: dict[UUID, dict[Stream, int]] = {}
         for row in streams:
             mine = waiting.setdefault(row["tenant_id"], {})
             mine[Stream(row["queue"], row["started"])] = row["waiting"]
-        rows = await shared.db.fetch("slots_read", {"waiting": list(waiting), "few": _FEW})
+        self._waiting = list(waiting)
+        if not waiting.keys() <= {row["tenant_id"] for row in rows}:
+            rows = await shared.db.fetch("slots_read", {"waiting": self._waiting, "few": _FEW})
         rates = read_rates(rows)
         now_s = rows[0]["now_s"] if rows else 0.0
         room = make_room(config, rows, load, rates, now_s, {row["queue"] for row in streams})
@@ -134,27 +141,33 @@ class AdmitLoop:
             if row["nth"] == _STREAMS:
                 self._after = {name: row[name] for name in _BEGINNING}
 
-    async def _streams(self) -> list[Row]:
-        """Read what waits and, in the same round trip, what each queue holds.
+    async def _streams(self, slots: int) -> tuple[list[Row], list[Row]]:
+        """Read what waits and, in the same round trip, what tenants hold (of those that wait, who
+        did so a round ago) and what each queue holds.
 
-        That is counted less often when it is much; in between what was let in is added, so that the
-        bound holds.
+        The last is counted less often when it is much; in between what was let in is added, so that
+        the bound holds.
         """
         shared, config = self._shared, self._shared.settings
-        most = config.scheduler.batch + 1
-        params = {"streams": _STREAMS, "most": most, "skipped": shared.skipped()}
-        statements: list[tuple[str, Row]] = [("streams_read", self._after | params)]
+        params = {
+            "streams": _STREAMS, "most": config.scheduler.batch, "slots": slots,
+            "skipped": shared.skipped(),
+        }  # fmt: skip
+        statements: list[tuple[str, Row]] = [
+            ("streams_read", self._after | params),
+            ("slots_read", {"waiting": self._waiting, "few": _FEW}),
+        ]
         counting = time.monotonic() >= self._load_until
         if counting:
             statements.append(("queue_load", {"lease_s": config.worker.lease_s}))
         async with shared.db.connection() as conn:
             answers = await run_together(conn, statements, shared.db.timeout_s)
         if counting:
-            self._load = answers[1]
+            self._load = answers[2]
             counted = sum(row["running"] for row in self._load)
             if counted > _COUNT_FREELY:
                 self._load_until = time.monotonic() + min(_SOON_S, counted * _COUNT_PAUSE_S)
-        return answers[0]
+        return answers[0], answers[1]
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 

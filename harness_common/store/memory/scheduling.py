@@ -146,12 +146,14 @@ def streams_read(t: Tables, p: Params) -> list[Row]:
     streams: dict[tuple[UUID, str, bool], list[Row]] = {}
     for run in t.runs.where(status="queued", held_for=None):
         streams.setdefault((run["tenant_id"], run["queue"], run["started"]), []).append(run)
+    free = p["slots"] - sum(slot["running"] for slot in t.tenant_slots)
+    bound = min(p["most"], max(0, free)) + 1
     found = []
     for nth, key in enumerate(sorted(k for k in streams if k > after)[: p["streams"]], 1):
         able = sorted((r for r in streams[key] if r["id"] not in p["skipped"]), key=_turn)
         head = (0, _turn(able[0])) if able else (1, (0, t.clock()))
         row = dict(zip(("tenant_id", "queue", "started"), key, strict=True))
-        found.append((head, row | {"nth": nth, "waiting": min(len(able), p["most"])}))
+        found.append((head, row | {"nth": nth, "waiting": min(len(able), bound)}))
     return [row for _, row in sorted(found, key=lambda one: one[0])]
 
 

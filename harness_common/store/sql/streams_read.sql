@@ -1,4 +1,5 @@
--- What waits for admission: per tenant, queue and whether it was started before, how many (up to a bound), first who should go first.
+-- What waits for admission: per tenant, queue and whether it was started before, how many (up to one more than could be let in: `most`, or
+-- what is free of `slots`), first who should go first.
 -- A loose index scan: its cost grows with the number of tenants that wait, not with the runs. `nth` counts the streams after the cursor.
 -- Runs that cannot be read are left out: nobody is offered a slot for them.
 WITH RECURSIVE stream AS (
@@ -23,5 +24,5 @@ CROSS JOIN LATERAL (
         SELECT 1 FROM runs r
         WHERE r.tenant_id = s.tenant_id AND r.queue = s.queue AND r.started = s.started AND r.status = 'queued' AND r.held_for IS NULL
           AND NOT (r.id = ANY(%(skipped)s::uuid[]))
-        LIMIT %(most)s) AS found) AS w
+        LIMIT (SELECT least(%(most)s::bigint, greatest(0, %(slots)s::bigint - coalesce(sum(running), 0))) + 1 FROM tenant_slots)) AS found) AS w
 ORDER BY head.priority, head.queued_at
