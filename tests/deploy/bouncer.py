@@ -46,6 +46,8 @@ class Bouncer:
             f"auth_file = {self._folder / 'users.txt'}\npool_mode = transaction\n"
             f"default_pool_size = {self._pool_size}\nmax_client_conn = 500\n"
             "ignore_startup_parameters = options\n"
+            # The logins are made after the first try: it asks again at once, not 15 s later.
+            "server_login_retry = 1\n"
         )
         account = None
         if os.geteuid() == 0:
