@@ -197,6 +197,20 @@ async def test_a_call_that_changes_nothing_waits_for_a_breaker_that_is_tried_aga
     assert await sql(db, "SELECT * FROM tool_breakers") == []
 
 
+async def test_who_tries_a_broken_tool_does_so_with_all_its_attempts(play, db):
+    """One that works with the second attempt, as any read may, closes the breaker."""
+    script = Script(CUT)
+    tool = script.tool("t", "read", max_attempts=2)
+    runtime = await a_worker(db, [tool], breaker_failures=2, breaker_open_s=60)
+    await work(runtime, play, await asked(play, ("t", {})))
+    assert runtime.breakers.open
+    await its_time_comes(db, runtime.breakers)
+    script.steps = [*[CUT] * (script.calls + 1), "here"]
+    (row,) = await work(runtime, play, await asked(play, ("t", {})))
+    assert (row["status"], row["attempt"]) == ("succeeded", 2)
+    assert await sql(db, "SELECT * FROM tool_breakers") == []
+
+
 async def test_calls_wait_shortly_for_the_one_that_tries_a_broken_tool(play, db):
     script = Script(CUT)
     tool = script.tool("t", "read", max_attempts=1)
