@@ -55,6 +55,7 @@ class _Hit:
     per_s: float | None
     code: str
     reason: str
+    slowest_s: float = pace.MAX_INTERVAL_S
     counts: bool = True
 
 
@@ -150,7 +151,8 @@ class Throttles:
             wait_s = backoff_s(RetryRule(), times + 1, random.random())
         wait_s = max(pace.LEAST_PAUSE_S, wait_s)
         per_s = error.detail.get("limit_per_s")
-        hit = _Hit(wait_s, called_at, per_s, error.error_code, error.message[:500])
+        slowest_s = pace.slowest_s(error.retry_after_s)
+        hit = _Hit(wait_s, called_at, per_s, error.error_code, error.message[:500], slowest_s)
         self._pause(error.scope, wait_s)
         try:
             mine = await self._asks(_Ask(error.scope, hit, wants_slot))
@@ -323,7 +325,7 @@ def _hit_params(scope: str, hits: Sequence[_Hit]) -> dict[str, Any]:
         "hits": int(longest.counts),
         "start_s": pace.START_INTERVAL_S,
         "min_s": pace.MIN_INTERVAL_S,
-        "max_s": pace.MAX_INTERVAL_S,
+        "max_s": longest.slowest_s,
         "slack": pace.SLACK,
         "slower": pace.SLOWER,
         "slower_known": pace.SLOWER_KNOWN,

@@ -68,6 +68,13 @@ class Throttle:
     updated_at: datetime
 
 
+def slowest_s(named_s: float | None) -> float:
+    """Return the slowest pace to guess after a refusal: a provider that names the time to come back
+    at takes a call by then. What names less than a second is not believed that far.
+    """
+    return MAX_INTERVAL_S if named_s is None else min(MAX_INTERVAL_S, max(1.0, named_s))
+
+
 class Leave(Enum):
     """What a permit is worth now."""
 

@@ -145,6 +145,16 @@ async def test_the_pace_slows_with_each_hit_and_follows_the_rate_of_the_provider
     assert one.live[SCOPE].interval_s == pytest.approx(0.55), "never faster than the rate"
 
 
+async def test_a_guessed_pace_is_never_slower_than_the_pause_that_the_provider_names(db):
+    """Who says "in a second" takes a call by then: a guess of ten seconds would starve all runs."""
+    (one,) = await processes(db, 1)
+    now = await now_of(db)
+    for n in range(12):
+        await one.refused(limited(1.0), now + timedelta(seconds=60 * n), 0)
+    (row,) = await sql(db, "SELECT interval_s, hits FROM throttles")
+    assert (row["interval_s"], row["hits"]) == (1.0, 12)
+
+
 async def test_success_quickens_a_guessed_pace(db):
     (one,) = await processes(db, 1)
     await one.refused(limited(5.0), await now_of(db), 0)
