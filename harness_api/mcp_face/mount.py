@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from harness_api.auth import Keyring
 from harness_api.client import AsyncClient
 from harness_api.errors import problem
+from harness_api.load import take_place
 from harness_api.mcp_face.tools import make_server
 
 PATH: Final = "/mcp"
@@ -34,7 +35,8 @@ class _Door:
         """Handle one request."""
         keyring: Keyring = self._app.state.services.keyring
         key = _key_of(scope)
-        if key is None or await keyring.verify(key) is None:
+        found = await keyring.verify(key) if key is not None else None
+        if found is None:
             refusal = problem(
                 401,
                 "UNAUTHENTICATED",
@@ -44,6 +46,7 @@ class _Door:
             )
             await refusal(scope, receive, send)
             return
+        take_place(scope, found[0]["id"])
         handle: ASGIApp = self._app.state.mcp
         await handle(scope, receive, send)
 
