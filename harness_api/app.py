@@ -135,6 +135,7 @@ def create_app(config: Settings) -> FastAPI:
         LoadGuard,
         max_requests=config.api.max_requests,
         max_streams=config.api.max_streams,
+        max_streams_per_key=config.api.max_streams_per_key,
         metrics=metrics,
     )
     app.add_middleware(ConsoleGuard)

@@ -20,6 +20,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from harness_api.load import take_place
 from harness_api.schemas.api_keys import Permission, Role
 from harness_common.core.errors import Denied, Transient, Unauthenticated
 from harness_common.core.ids import encode
@@ -205,7 +206,7 @@ class Requires:
         request: Request,
         credentials: HTTPAuthorizationCredentials | None = Depends(_BEARER),
     ) -> Caller:
-        """Verify the key of a request; raises `Unauthenticated` or `Denied`."""
+        """Verify the key of a request; raises `Unauthenticated`, `Denied` or `Limited`."""
         if credentials is None:
             raise Unauthenticated("send an API key: `Authorization: Bearer hk_...`")
         keyring: Keyring = request.app.state.services.keyring
@@ -216,6 +217,7 @@ class Requires:
         structlog.contextvars.bind_contextvars(
             tenant_id=encode("tenant", row["tenant_id"]), key_id=encode("api_key", row["id"])
         )
+        take_place(request.scope, row["id"])
         if self.permission not in permissions:
             raise Denied(
                 f"this key (role {row['role']}) lacks the permission {self.permission}",

@@ -89,11 +89,13 @@ class _DecidedBefore(Exception):
     """The firing has its row already: nothing of this transaction may stay."""
 
 
-async def fire_due(db: Database, tenant_id: UUID, schedule_id: UUID, check: Check) -> Fired | None:
+async def fire_due(
+    db: Database, tenant_id: UUID, schedule_id: UUID, check: Check, wait_s: float | None = None
+) -> Fired | None:
     """Decide about the oldest thing that is due for a schedule; None when nothing is.
 
     What cannot start (agent gone, session closed) is recorded as failed. Safe to repeat and to run
-    twice at once.
+    twice at once. Raises `RowsHeld` when another holds its rows for longer than `wait_s`.
     """
 
     def pick(held: _Held) -> _Want | Missed | None:
@@ -112,7 +114,7 @@ async def fire_due(db: Database, tenant_id: UUID, schedule_id: UUID, check: Chec
             return found.missed
         return _Want(found.fire[0], overlap) if found.fire else None
 
-    return await _fire(db, tenant_id, schedule_id, check, pick)
+    return await _fire(db, tenant_id, schedule_id, check, pick, wait_s=wait_s)
 
 
 async def trigger(
@@ -143,6 +145,7 @@ async def _fire(
     check: Check,
     pick: Callable[[_Held], _Want | Missed | None],
     actor: Actor | None = None,
+    wait_s: float | None = None,
 ) -> Fired | None:
     """Decide in one transaction; runs that must stop first are stopped in ones of their own, since
     a transaction that holds two runs and their tenant could wait for a worker that waits for it.
@@ -150,7 +153,7 @@ async def _fire(
     stopped: dict[UUID, UUID | None] = {}
     while True:
         try:
-            async with db.tenant_transaction(tenant_id) as conn:
+            async with db.tenant_transaction(tenant_id, wait_s) as conn:
                 await check(conn)
                 held = await _hold(db, conn, tenant_id, schedule_id)
                 if held is None:

@@ -46,6 +46,8 @@ class ApiSettings(_Group):
     """Requests under way at once in one process; more are refused with 503 and Retry-After."""
     max_streams: int = 2_000
     """Event streams and long polls open at once in one process."""
+    max_streams_per_key: Annotated[int, Field(ge=1)] = 1_000
+    """Of those, by one API key; more are refused with 429 and Retry-After."""
     idempotency_ttl_s: int = 24 * 3600
     sse_ping_s: float = 15.0
     key_pepper: SecretStr | None = None

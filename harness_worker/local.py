@@ -76,6 +76,7 @@ class LocalBell:
         self.runtime: Runtime | None = None
         self.lost = 0
         self.works = True
+        self.renewed = 0
         self._places = asyncio.Semaphore(at_once)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -350,8 +350,13 @@ class Runs(Resource[M]):
 
     @operation
     async def tree(self, run_id: str) -> Tree:
-        """Read a run as session, turns, steps and tool calls."""
-        return await self._http.fetch(Call("GET", id_path("/v1/runs/{}/tree", "run", run_id)), Tree)
+        """Read a run as session, turns, steps and tool calls: all its pages as one."""
+        path = id_path("/v1/runs/{}/tree", "run", run_id)
+        tree = await self._http.fetch(Call("GET", path), Tree)
+        while tree.next_cursor is not None:
+            params = {"cursor": tree.next_cursor}
+            tree = tree.joined(await self._http.fetch(Call("GET", path, params=params), Tree))
+        return tree
 
     @operation
     async def graph(self, run_id: str) -> Graph:

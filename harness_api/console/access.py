@@ -18,6 +18,7 @@ from starlette.requests import HTTPConnection
 from harness_api.auth import PERMISSIONS, Caller, Keyring, caller_of_key, dependencies_of
 from harness_api.console.session import COOKIE, Session, Sessions
 from harness_api.console.visit import Visit
+from harness_api.load import take_place
 from harness_common.core.errors import Denied, Invalid, Unauthenticated
 from harness_common.core.ids import encode
 
@@ -66,6 +67,7 @@ class RequiresPage:
         structlog.contextvars.bind_contextvars(
             tenant_id=encode("tenant", caller.tenant_id), key_id=caller.name
         )
+        take_place(request.scope, caller.key_id)
         if self.permission not in caller.permissions:
             raise Denied(
                 f"this key (role {caller.role}) lacks the permission {self.permission}; "

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness_api.auth import Keyring
 from harness_api.errors import problem
+from harness_api.load import take_place
 
 PATH: Final = "/mcp"
 _BEARER: Final = "bearer "
@@ -33,7 +34,8 @@ class _Door:
         """Handle one request."""
         keyring: Keyring = self._app.state.services.keyring
         key = _key_of(scope)
-        if key is None or await keyring.verify(key) is None:
+        found = await keyring.verify(key) if key is not None else None
+        if found is None:
             refusal = problem(
                 401,
                 "UNAUTHENTICATED",
@@ -43,6 +45,7 @@ class _Door:
             )
             await refusal(scope, receive, send)
             return
+        take_place(scope, found[0]["id"])
         face: _Face = self._app.state.mcp
         handle = await face.handler()
         await handle(scope, receive, send)

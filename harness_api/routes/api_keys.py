@@ -1,4 +1,6 @@
-"""API keys: make, list, rotate, revoke. No key can give away more than it may do itself."""
+"""API keys: make, list, rotate, revoke. No key can give away more than it may do itself, nor for
+longer.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +63,13 @@ def _check(caller: Caller, role: Role, scopes: Iterable[str]) -> None:
 async def post_key(
     body: ApiKeyCreate, response: Response, services: Use, caller: CanWrite
 ) -> ApiKeyCreated:
-    """Make a key. Its `secret` is shown in this answer and never again."""
+    """Make a key. Its `secret` is shown in this answer and never again. A key that expires makes
+    keys that expire no later.
+    """
     _check(caller, body.role, body.scopes)
     new = keys.NewKey(body.name, body.role, tuple(dict.fromkeys(body.scopes)), body.expires_at)
     row, text = await keys.create_key(
-        services.db, caller.tenant_id, services.keyring.pepper, new, caller.actor
+        services.db, caller.tenant_id, services.keyring.pepper, new, caller.actor, caller.key_id
     )
     response.headers["Cache-Control"] = "no-store"
     return _created(row, text)
@@ -103,12 +107,20 @@ async def post_rotate(
     caller: CanWrite,
     body: ApiKeyRotate | None = None,
 ) -> ApiKeyCreated:
-    """Make a successor of a key with the same rights; both live during the overlap."""
+    """Make a successor of a key with the same rights; both live during the overlap. It lives as
+    long as the old one was to, but not longer than the key that makes it.
+    """
     overlap_s = (body or ApiKeyRotate()).overlap_s
     old = await keys.read_key(services.db, caller.tenant_id, key_id)
     _check(caller, old["role"], old["scopes"])
     row, text = await keys.rotate_key(
-        services.db, caller.tenant_id, services.keyring.pepper, key_id, overlap_s, caller.actor
+        services.db,
+        caller.tenant_id,
+        services.keyring.pepper,
+        key_id,
+        overlap_s,
+        caller.actor,
+        caller.key_id,
     )
     services.keyring.forget(old["public_id"])
     response.headers["Cache-Control"] = "no-store"

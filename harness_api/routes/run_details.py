@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Annotated, Any, Final
+
+from fastapi import Query
 
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
@@ -34,7 +35,9 @@ from harness_common.core.step import MODEL
 from harness_common.store.db import Row
 from harness_common.store.lineage import read_lineage
 from harness_common.store.run_reads import (
+    count_failed_attempts,
     read_answers,
+    read_calls_of_steps,
     read_checkpoints,
     read_failed_attempts,
     read_messages,
@@ -45,8 +48,8 @@ from harness_common.store.run_reads import (
 router = new_router("/v1/runs/{run_id}", "run details")
 
 CanRead = Annotated[Caller, requires("runs:read")]
+StepLimit = Annotated[int, Query(ge=1, le=1000, description="Steps a page.")]
 _ALL: Final = 1000
-_MOST_CALLS: Final = 100_000
 
 
 def _call(row: Row) -> str:
@@ -123,13 +126,6 @@ def tool_call_view(row: Row, run_id: str) -> ToolCallView:
     )
 
 
-def _by_step(calls: list[Row]) -> dict[int, list[Row]]:
-    out: dict[int, list[Row]] = {}
-    for call in calls:
-        out.setdefault(call["step"], []).append(call)
-    return out
-
-
 @router.get("/steps", operation_id="listSteps", response_model=Page[StepView])
 async def get_steps(
     run_id: RunId,
@@ -144,26 +140,12 @@ async def get_steps(
     rows = await read_checkpoints(db, tenant_id, run_id, after=after, limit=limit + 1)
     steps = [row["step"] for row in rows[:limit]]
     answers = await read_answers(db, tenant_id, run_id, steps=steps)
-    calls = _by_step(
-        await read_tool_calls(
-            db,
-            tenant_id,
-            run_id,
-            after=(after + 1, -1),
-            to_step=steps[-1],
-            limit=_MOST_CALLS,
-        )
-        if steps
-        else []
-    )
-
-    failed = Counter(
-        e["step"] for e in await read_failed_attempts(db, tenant_id, run_id, limit=_MOST_CALLS)
-    )
+    calls = await read_calls_of_steps(db, tenant_id, run_id, steps=steps)
+    failed = await count_failed_attempts(db, tenant_id, run_id, steps=steps)
 
     def show(row: Row) -> StepView:
         step = row["step"]
-        return _step(row, answers.get(step, {}), calls.get(step, []), failed[step])
+        return _step(row, answers.get(step, {}), calls.get(step, []), failed.get(step, 0))
 
     data, next_cursor = page(rows, limit, show, "step")
     return Page(data=data, next_cursor=next_cursor)
@@ -278,16 +260,25 @@ async def get_messages(
 
 
 @router.get("/tree", operation_id="getRunTree", response_model=RunTree)
-async def get_tree(run_id: RunId, services: Use, caller: CanRead) -> RunTree:
-    """Read a run as session, turns, steps and tool calls; of very long runs the first 10,000
-    steps.
+async def get_tree(
+    run_id: RunId,
+    services: Use,
+    caller: CanRead,
+    limit: StepLimit = _ALL,
+    cursor: CallCursor = None,
+) -> RunTree:
+    """Read a run as session, turns, steps and tool calls, some steps a page: a turn may go on in
+    the next one.
     """
     db, tenant_id = services.db, caller.tenant_id
+    # A step says which turn it is in only when that changed: the cursor has step and turn.
+    after, number = map(int, cursor.split(".")) if cursor else (0, 0)
     run = await view_run(db, tenant_id, run_id)
-    checkpoints = await read_checkpoints(db, tenant_id, run_id, after=0, limit=10 * _ALL)
-    calls = _by_step(await read_tool_calls(db, tenant_id, run_id, limit=_MOST_CALLS))
+    rows = await read_checkpoints(db, tenant_id, run_id, after=after, limit=limit + 1)
+    checkpoints = rows[:limit]
+    steps = [row["step"] for row in checkpoints]
+    calls = await read_calls_of_steps(db, tenant_id, run_id, steps=steps)
     turns: list[TreeTurn] = []
-    number = 0
     for row in checkpoints:
         number = row["delta"].get("turn", number)
         if not turns or turns[-1].turn != number:
@@ -303,7 +294,10 @@ async def get_tree(run_id: RunId, services: Use, caller: CanRead) -> RunTree:
             )
         )
     return RunTree(
-        session=encode("session", run["session_id"]), run=encode("run", run_id), turns=turns
+        session=encode("session", run["session_id"]),
+        run=encode("run", run_id),
+        turns=turns,
+        next_cursor=f"{steps[-1]}.{number}" if len(rows) > limit else None,
     )
 
 

@@ -422,8 +422,11 @@ class TreeTurn(Output):
 
 
 class RunTree(Output):
-    """Session, turns, steps and tool calls of a run."""
+    """Session, turns, steps and tool calls of a run; `next_cursor` leads to the steps after these,
+    null when there are none.
+    """
 
     session: str
     run: str
     turns: list[TreeTurn]
+    next_cursor: str | None = None

@@ -76,6 +76,10 @@ class Rings(Protocol):
     """Doorbells that were not taken; the scheduler rings again."""
     works: bool
     """Whether the last ones were taken."""
+    renewed: int
+    """How often the connection was found broken and made anew: what is there now may have lost what
+    it was given before.
+    """
 
     def ring(self, bell: Doorbell) -> None:
         """Send one doorbell soon; never raises and never waits."""
@@ -100,6 +104,7 @@ class Bell:
         self.lost = 0
         self.works = True
         """Whether the broker took the last doorbells."""
+        self.renewed = 0
         self._thread.start()
 
     def ring(self, bell: Doorbell) -> None:
@@ -132,6 +137,8 @@ class Bell:
                     producer = None
                     if attempt == 2:
                         self._note_lost(len(bells), error)
+                    else:
+                        self.renewed += 1
 
     def _connect(self) -> Producer:
         # No heartbeat: this thread sleeps between doorbells and could not send one.

@@ -16,7 +16,7 @@ from harness_common.core.ids import encode
 from harness_common.settings import Settings, settings
 from harness_common.store import keys
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, bounded, pg, run_sql
+from harness_common.store.db import Connection, Database, Row, pg, run_sql
 
 
 async def ensure_tenant(
@@ -40,7 +40,7 @@ async def bootstrap(db: Database, config: Settings) -> tuple[Path, bool]:
     pepper, path = keys.load_pepper(config), config.data_dir.resolve() / "admin.key"
     async with db.transaction() as conn:
         lock = "SELECT pg_advisory_xact_lock(hashtext('harness.bootstrap'))"
-        await bounded(pg(conn), pg(conn).execute(lock), db.timeout_s)
+        await pg(conn).do(lambda: pg(conn).execute(lock), db.timeout_s)
         tenant = await ensure_tenant(conn, config, "default", db.timeout_s, operator=True)
         if await _is_valid(conn, tenant["tenant_id"], pepper, path, db.timeout_s):
             return path, False

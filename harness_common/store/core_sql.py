@@ -11,7 +11,7 @@ from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Row, bounded, open_rows, pg
+from harness_common.store.db import Connection, Row, open_rows, pg
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 _DIALECT._json_serializer = json_codec.dumps_text
@@ -26,7 +26,8 @@ async def run_core(conn: Connection, statement: ClauseElement, timeout_s: float)
         params[key] = process(params[key])
     postgres = pg(conn)
     cursor = postgres.cursor()
-    await bounded(postgres, cursor.execute(compiled.string.encode(), params), timeout_s)
+    query = compiled.string.encode()
+    await postgres.do(lambda: cursor.execute(query, params), timeout_s)
     rows = await cursor.fetchall() if cursor.description else []
     await open_rows(conn, rows, timeout_s)
     return rows

@@ -12,7 +12,7 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -30,6 +30,7 @@ from harness_common.core.errors import Permanent, Transient
 from harness_common.crypto.aead import KeyMissing
 from harness_common.settings import DatabaseSettings
 from harness_common.store import json_codec
+from harness_common.store.pg_errors import without_values
 from harness_common.store.sealed import has_sealed
 
 set_json_dumps(json_codec.dumps)
@@ -81,22 +82,40 @@ class PgConnection(psycopg.AsyncConnection[DictRow]):
 
     keyring: Opener | None = None
     tenant_id: UUID | None = None
+    begin: bytes | None = None
+    """How the transaction under way began, while nothing has been done in it."""
 
     async def run(self, statements: Sequence[Statement], timeout_s: float) -> list[list[Row]]:
         """Run statements as `Connection.run` says; several go through psycopg's pipeline."""
         cursors = [self.cursor(binary=True) for _ in statements]
 
         async def send() -> None:
+            if len(statements) == 1:
+                name, params = statements[0]
+                await cursors[0].execute(sql(name), params)
+                return
             async with self.pipeline():
                 for cursor, (name, params) in zip(cursors, statements, strict=True):
                     await cursor.execute(sql(name), params)
 
-        if len(statements) == 1:
-            name, params = statements[0]
-            await bounded(self, cursors[0].execute(sql(name), params), timeout_s)
-        else:
-            await bounded(self, send(), timeout_s)
+        await self.do(send, timeout_s)
         return [await c.fetchall() if c.description else [] for c in cursors]
+
+    async def do(self, work: Callable[[], Awaitable[object]], timeout_s: float) -> None:
+        """Do `work` on this connection within `timeout_s`.
+
+        A plan that was prepared before a migration is refused before it does anything. When nothing
+        else was done in its transaction, that begins anew; psycopg drops all plans with a ROLLBACK.
+        """
+        begin, self.begin = self.begin, None
+        try:
+            await bounded(self, work(), timeout_s)
+        except psycopg.errors.FeatureNotSupported:
+            if begin is None:
+                raise
+            await bounded(self, self.execute(b"ROLLBACK"), timeout_s)
+            await bounded(self, self.execute(begin), timeout_s)
+            await bounded(self, work(), timeout_s)
 
 
 def pg(conn: Connection) -> PgConnection:
@@ -113,6 +132,7 @@ NOT_HERE: Final = "NEEDS_POSTGRES"
 _WRONG_SERVER: Final = (
     psycopg.errors.ReadOnlySqlTransaction,  # a standby, in the middle of a fail-over
     psycopg.errors.FeatureNotSupported,  # a plan prepared before a migration
+    psycopg.errors.IdleInTransactionSessionTimeout,  # this process stood still meanwhile
 )
 """Answers by which this connection, not the statement, is at fault: it is dropped."""
 _MANY_TENANTS: Final = frozenset({"claim", "admit_pick", "wake_pick", "orphans", "webhooks_take"})
@@ -129,6 +149,10 @@ class DatabaseUnavailable(Transient):
     """
 
     code = "DATABASE_UNAVAILABLE"
+
+
+class RowsHeld(DatabaseUnavailable):
+    """Another transaction held a row for longer than this one waits (`wait_s`)."""
 
 
 def sqlalchemy_url(database_url: str) -> str:
@@ -197,7 +221,10 @@ class Database:
                 "options": "-c timezone=UTC -c jit=off -c plan_cache_mode=force_generic_plan "
                 "-c enable_seqscan=off "
                 "-c enable_hashjoin=off -c enable_mergejoin=off -c statement_timeout="
-                f"{int(self.timeout_s * 1000)} -c idle_in_transaction_session_timeout=30s",
+                f"{int(self.timeout_s * 1000)} "
+                # A process that froze in a transaction lets its rows go before those who wait for
+                # them give up.
+                f"-c idle_in_transaction_session_timeout={int(self.timeout_s * 500)}",
             },
         )
 
@@ -254,6 +281,8 @@ class Database:
                     raise
                 finally:
                     await self._pool.putconn(conn)
+        except psycopg.errors.LockNotAvailable as error:
+            raise RowsHeld(str(error).strip()[:300]) from error
         except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise DatabaseUnavailable(str(error).strip()[:300]) from error
         except _WRONG_SERVER as error:
@@ -289,21 +318,28 @@ class Database:
         return rows[0] if rows else None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """Open a transaction that spans tenants: for workers, the scheduler and start-up only."""
-        async with self._lent() as conn, _transaction(conn, "BEGIN", self.timeout_s):
+    async def transaction(self, wait_s: float | None = None) -> AsyncIterator[Connection]:
+        """Open a transaction that spans tenants: for workers, the scheduler and start-up only.
+
+        It waits for a row that another holds for `wait_s` at most, and raises `RowsHeld` then.
+        """
+        begin = "BEGIN" + _waiting(wait_s)
+        async with self._lent() as conn, _transaction(conn, begin, self.timeout_s):
             yield conn
 
     @asynccontextmanager
-    async def tenant_transaction(self, tenant_id: UUID) -> AsyncIterator[Connection]:
+    async def tenant_transaction(
+        self, tenant_id: UUID, wait_s: float | None = None
+    ) -> AsyncIterator[Connection]:
         """Open a transaction bound to one tenant: the API's only way to tenant data.
 
         Row-level security stands behind it: the API's login sees the rows of `app.tenant` and no
         others. The setting comes with BEGIN, in the same round trip, and ends with the transaction.
+        `wait_s` is that of `transaction`.
         """
         begin = (
             f"BEGIN; SELECT set_config('app.tenant', '{tenant_id}', true), "
-            "set_config('synchronous_commit', 'on', true)"
+            "set_config('synchronous_commit', 'on', true)" + _waiting(wait_s)
         )
         async with self._lent() as conn, _transaction(conn, begin, self.timeout_s):
             conn.tenant_id = tenant_id
@@ -313,16 +349,24 @@ class Database:
                 conn.tenant_id = None
 
 
+def _waiting(wait_s: float | None) -> str:
+    """Bound in a transaction that begins how long it waits for a row."""
+    return "" if wait_s is None else f"; SET LOCAL lock_timeout = {int(wait_s * 1000)}"
+
+
 @asynccontextmanager
 async def _transaction(conn: PgConnection, begin: str, timeout_s: float) -> AsyncIterator[None]:
     """BEGIN … COMMIT, each within `timeout_s`. `begin` may hold more than one statement."""
     await bounded(conn, conn.execute(begin.encode()), timeout_s)
+    conn.begin = begin.encode()
     try:
         yield
     except BaseException:
         if not conn.closed:
             await bounded(conn, conn.execute(b"ROLLBACK"), timeout_s)
         raise
+    finally:
+        conn.begin = None
     await bounded(conn, conn.execute(b"COMMIT"), timeout_s)
 
 
@@ -344,6 +388,7 @@ async def bounded(conn: PgConnection, work: Awaitable[T], timeout_s: float) -> T
     try:
         return await work
     except psycopg.Error as error:
+        without_values(error)
         if was_cut:
             raise DatabaseUnavailable(f"Postgres gave no answer in {timeout_s} s") from error
         raise

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from harness_common.core.errors import Conflict, Invalid, NotFound
+from harness_common.core.errors import Conflict, Denied, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.settings import Settings
 from harness_common.store.audit import Actor, Entry, record
@@ -135,13 +135,23 @@ async def insert_key(
 
 
 async def create_key(
-    db: Database, tenant_id: UUID, pepper: bytes, new: NewKey, actor: Actor
+    db: Database, tenant_id: UUID, pepper: bytes, new: NewKey, actor: Actor, maker: UUID
 ) -> tuple[Row, str]:
-    """Make a key; raises `Invalid` when it would be born expired."""
+    """Make a key with the key `maker`; raises `Invalid` when it would be born expired, and `Denied`
+    when it would outlive its maker.
+    """
     async with db.tenant_transaction(tenant_id) as conn:
         row, text = await insert_key(conn, tenant_id, pepper, new, db.timeout_s)
         if row["expires_at"] is not None and row["expires_at"] <= row["now"]:
             raise Invalid("expires_at must be in the future", field="expires_at")
+        ends = await _end_of(conn, tenant_id, maker, db.timeout_s)
+        if ends is not None and (row["expires_at"] is None or row["expires_at"] > ends):
+            raise Denied(
+                f"a key cannot make one that outlives it: set expires_at, to {ends.isoformat()} "
+                "at the latest",
+                code="KEY_TOO_POWERFUL",
+                field="expires_at",
+            )
         entry = Entry(
             "api_key.create",
             encode("api_key", row["id"]),
@@ -152,9 +162,16 @@ async def create_key(
 
 
 async def rotate_key(
-    db: Database, tenant_id: UUID, pepper: bytes, key_id: UUID, overlap_s: float, actor: Actor
+    db: Database,
+    tenant_id: UUID,
+    pepper: bytes,
+    key_id: UUID,
+    overlap_s: float,
+    actor: Actor,
+    maker: UUID,
 ) -> tuple[Row, str]:
-    """Make a successor with the same rights; the old key lives on for at most `overlap_s`.
+    """Make a successor with the same rights; the old key lives on for at most `overlap_s`. The
+    successor lives as long as the old one was to, but does not outlive the key `maker`.
 
     Raises `NotFound`, and `Conflict` for a key that is dead or already has a live successor.
     """
@@ -167,10 +184,15 @@ async def rotate_key(
                 "the key was rotated already; rotate or revoke its successor",
                 code="KEY_ALREADY_ROTATED",
             )
-        ends = old["expires_at"]
-        lives_s = (ends - old["created_at"]).total_seconds() if ends else None
         new = NewKey(
-            old["name"], old["role"], tuple(old["scopes"]), lives_s=lives_s, rotated_from=key_id
+            old["name"],
+            old["role"],
+            tuple(old["scopes"]),
+            expires_at=_sooner(
+                old["expires_at"] and old["now"] + (old["expires_at"] - old["created_at"]),
+                await _end_of(conn, tenant_id, maker, db.timeout_s),
+            ),
+            rotated_from=key_id,
         )
         row, text = await insert_key(conn, tenant_id, pepper, new, db.timeout_s)
         await run_sql(
@@ -221,6 +243,22 @@ async def list_keys(db: Database, tenant_id: UUID, *, before: UUID | None, limit
         query = query.where(api_keys.c.id < before)
     async with db.tenant_transaction(tenant_id) as conn:
         return await run_core(conn, query.order_by(api_keys.c.id.desc()).limit(limit), db.timeout_s)
+
+
+async def _end_of(
+    conn: Connection, tenant_id: UUID, key_id: UUID, timeout_s: float
+) -> datetime | None:
+    """Return when a key expires; None: never."""
+    query = select(api_keys.c.expires_at).where(
+        api_keys.c.tenant_id == tenant_id, api_keys.c.id == key_id
+    )
+    rows = await run_core(conn, query, timeout_s)
+    ends: datetime | None = rows[0]["expires_at"] if rows else None
+    return ends
+
+
+def _sooner(a: datetime | None, b: datetime | None) -> datetime | None:
+    return min((at for at in (a, b) if at is not None), default=None)
 
 
 async def _lock_key(conn: Connection, tenant_id: UUID, key_id: UUID, timeout_s: float) -> Row:

@@ -248,18 +248,8 @@ async def read_answers(
     """Return the payload of the event `model.answered`, or `context.compacted`, of those steps that
     have one; of several model nodes in one step the last, with the tokens of all.
     """
-    if not steps:
-        return {}
-    async with db.tenant_transaction(tenant_id) as conn:
-        params = {
-            "tenant_id": tenant_id,
-            "run_id": run_id,
-            "first": min(steps),
-            "last": max(steps),
-        }
-        rows = await run_sql(conn, "answers_of_steps", params, db.timeout_s)
     found: dict[int, Row] = {}
-    for row in rows:
+    for row in await _of_steps(db, tenant_id, run_id, "answers_of_steps", steps):
         before = found.get(row["step"], {})
         found[row["step"]] = row["payload"] | {
             name: row["payload"].get(name, 0) + before[name]
@@ -296,6 +286,37 @@ async def read_tool_calls(
     async with db.tenant_transaction(tenant_id) as conn:
         await _require_run(conn, tenant_id, run_id, db.timeout_s)
         return await run_sql(conn, "run_calls", params, db.timeout_s)
+
+
+async def read_calls_of_steps(
+    db: Database, tenant_id: UUID, run_id: UUID, *, steps: Sequence[int]
+) -> dict[int, list[Row]]:
+    """Return by step how the calls between the first and the last of some steps went, without what
+    they were given and gave.
+    """
+    found: dict[int, list[Row]] = {}
+    for row in await _of_steps(db, tenant_id, run_id, "calls_of_steps", steps):
+        found.setdefault(row["step"], []).append(row)
+    return found
+
+
+async def count_failed_attempts(
+    db: Database, tenant_id: UUID, run_id: UUID, *, steps: Sequence[int]
+) -> dict[int, int]:
+    """Count by step the attempts that failed, between the first and the last of some steps."""
+    rows = await _of_steps(db, tenant_id, run_id, "failed_in_steps", steps)
+    return {row["step"]: row["failed"] for row in rows}
+
+
+async def _of_steps(
+    db: Database, tenant_id: UUID, run_id: UUID, name: str, steps: Sequence[int]
+) -> list[Row]:
+    if not steps:
+        return []
+    key = {"tenant_id": tenant_id, "run_id": run_id}
+    async with db.tenant_transaction(tenant_id) as conn:
+        span = {"first": min(steps), "last": max(steps)}
+        return await run_sql(conn, name, key | span, db.timeout_s)
 
 
 async def read_messages(

@@ -40,7 +40,7 @@ async def add_webhook(
 async def read_webhook(db: Database, tenant_id: UUID, webhook_id: UUID) -> Row:
     """Read a webhook; raises `NotFound`."""
     async with db.tenant_transaction(tenant_id) as conn:
-        return await _read(conn, tenant_id, webhook_id, db.timeout_s)
+        return await _read(conn, tenant_id, webhook_id, db.timeout_s, hold=False)
 
 
 async def list_webhooks(db: Database, tenant_id: UUID) -> list[Row]:
@@ -112,7 +112,7 @@ async def list_deliveries(
     if before is not None:
         query = query.where(table.c.id < before)
     async with db.tenant_transaction(tenant_id) as conn:
-        await _read(conn, tenant_id, webhook_id, db.timeout_s)
+        await _read(conn, tenant_id, webhook_id, db.timeout_s, hold=False)
         return await run_core(conn, query.order_by(table.c.id.desc()).limit(limit), db.timeout_s)
 
 
@@ -142,9 +142,16 @@ async def redeliver(
         return rows[0]
 
 
-async def _read(conn: Connection, tenant_id: UUID, webhook_id: UUID, timeout_s: float) -> Row:
+async def _read(
+    conn: Connection, tenant_id: UUID, webhook_id: UUID, timeout_s: float, *, hold: bool = True
+) -> Row:
+    """Read a webhook, and `hold` it until the transaction ends; raises `NotFound`."""
     mine = (webhooks.c.tenant_id == tenant_id) & (webhooks.c.id == webhook_id)
-    rows = await run_core(conn, select(webhooks).where(mine).with_for_update(), timeout_s)
+    query = select(webhooks).where(mine)
+    if hold:
+        # Not FOR UPDATE: events are queued for a webhook meanwhile, with a reference to its row.
+        query = query.with_for_update(key_share=True)
+    rows = await run_core(conn, query, timeout_s)
     if not rows:
         raise NotFound("the tenant has no such webhook", field="webhook_id")
     return rows[0]

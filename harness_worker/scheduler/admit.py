@@ -17,6 +17,8 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+import structlog
+
 from harness_common.core.fairness import (
     Ledger,
     Room,
@@ -32,12 +34,14 @@ from harness_common.core.rate import Rate
 from harness_common.settings import SchedulerSettings
 from harness_common.store import json_codec
 from harness_common.store.apply import apply
-from harness_common.store.db import Row, run_sql, run_together
+from harness_common.store.db import Row, RowsHeld, run_sql, run_together
 from harness_common.store.spans import send_queued
 from harness_common.store.writes import Applied
 from harness_common.telemetry.traces import traces
 from harness_worker.scheduler import metrics
-from harness_worker.scheduler.looper import Look, Shared
+from harness_worker.scheduler.looper import HELD_S, Look, Shared
+
+log = structlog.get_logger()
 
 SHARE: Final = 8
 """Slots that a tenant may take without asking while there is plenty."""
@@ -51,6 +55,8 @@ _COUNT_PAUSE_S: Final = 50e-6
 _SOON_S: Final = 0.25
 _REFILL_S: Final = 0.02
 _SHORTEST_S: Final = 0.01
+_PASS_BY_S: Final = 2 * HELD_S
+"""How long tenants whose slots are held are passed by before one is waited for again."""
 _BEGINNING: Final[Row] = {"tenant_id": UUID(int=0), "queue": "", "started": False}
 
 Given = dict[UUID, dict[Stream, int]]
@@ -96,6 +102,7 @@ class AdmitLoop:
         """What was seen when `_slots` was computed: it is good for as long as that is so."""
         self._after = _BEGINNING
         self._waiting: list[UUID] = []
+        self._pass_by_until = 0.0
 
     async def run_once(self, look: Look) -> int:
         """Share out the free slots, move the blocks to where they are wanted, and admit."""
@@ -109,7 +116,8 @@ class AdmitLoop:
         applied = await self._write(scene, plan) if plan.touched else []
         self._pace(scene, look, admitted=len(applied))
         # Marks are taken off by one more round after the last run was let in.
-        self._seen = () if plan.crowded else seen
+        passed_by = time.monotonic() < self._pass_by_until
+        self._seen = () if plan.crowded or passed_by else seen
         self._shared.count("runs_admitted", len(applied))
         return len(applied)
 
@@ -172,12 +180,24 @@ class AdmitLoop:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     async def _write(self, scene: Scene, plan: Plan) -> list[Applied]:
+        """Write what was decided; a tenant whose slots somebody else holds is waited for a little,
+        then the others go on without it.
+        """
+        if time.monotonic() >= self._pass_by_until:
+            try:
+                return await self._write_of(scene, plan, "slots_take")
+            except RowsHeld:
+                self._pass_by_until = time.monotonic() + _PASS_BY_S
+                log.warning("admission.held_up", tenants=len(plan.touched))
+        return await self._write_of(scene, plan, "slots_take_free")
+
+    async def _write_of(self, scene: Scene, plan: Plan, take: str) -> list[Applied]:
         """Move the blocks, mark who is crowded, and let in what was given, in one transaction;
         then ring, for those of the least given first.
         """
         shared, timeout_s = self._shared, self._shared.db.timeout_s
-        async with shared.db.transaction() as conn:
-            held = await shared.led(conn, "slots_take", {"tenants": plan.touched})
+        async with shared.db.transaction(HELD_S) as conn:
+            held = await shared.led(conn, take, {"tenants": plan.touched})
             granted = fit_blocks(scene, plan, held)
             body = [
                 {

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import deque
 from typing import Final
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -16,15 +17,17 @@ from harness_common.core.errors import Conflict, HarnessError
 from harness_common.core.ids import encode
 from harness_common.core.schedule import Outcome
 from harness_common.firing import Fired, fire_due
-from harness_common.store.db import DatabaseUnavailable, Row
+from harness_common.store.db import DatabaseUnavailable, Row, RowsHeld
 from harness_common.telemetry.causes import causing
-from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
+from harness_worker.scheduler.looper import HELD_S, REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
 
 BUDGET_S: Final = 1.0
 """How long one tick fires: the leadership must be renewed, and other duties wait."""
 _AGAIN_S: Final = 60.0
+_PASS_BY_S: Final = 2 * HELD_S
+"""How long a tenant whose rows are held is passed by before it is waited for again."""
 
 
 class CronLoop:
@@ -35,17 +38,27 @@ class CronLoop:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._channel = shared.signals()
+        self._later: dict[UUID, float] = {}
+        """Schedules that could not be decided about, and until when they are put off."""
+        self._pass_by: dict[UUID, float] = {}
+        """Tenants whose rows somebody holds, and until when they are passed by."""
 
     async def run_once(self, look: Look) -> int:
         """Fire what is due, as far as the time of a tick goes."""
         if look.fire_in_s is None or look.fire_in_s > 0:
             return 0
         shared, until = self._shared, time.monotonic() + BUDGET_S
-        rows = await shared.db.fetch("schedules_due", {"batch": shared.settings.scheduler.batch})
+        now = time.monotonic()
+        self._later = {one: at for one, at in self._later.items() if at > now}
+        params = {"batch": shared.settings.scheduler.batch, "later": list(self._later)}
+        rows = await shared.db.fetch("schedules_due", params)
         # In rounds: one that has much to make good must not keep the others from their times.
         left, done = deque(rows), 0
         while left and time.monotonic() <= until:
             row = left.popleft()
+            if time.monotonic() < self._pass_by.get(row["tenant_id"], 0.0):
+                continue
+            self._pass_by.pop(row["tenant_id"], None)
             fired = await self._fire(row)
             if fired is not None:
                 done += 1
@@ -57,10 +70,16 @@ class CronLoop:
         shared = self._shared
         try:
             with causing("fire schedule", {"harness.schedule": encode("schedule", row["id"])}):
-                fired = await fire_due(shared.db, row["tenant_id"], row["id"], shared.check_term)
+                fired = await fire_due(
+                    shared.db, row["tenant_id"], row["id"], shared.check_term, HELD_S
+                )
             if fired is not None:
                 await self._announce(row, fired)
             return fired
+        except RowsHeld:
+            log.warning("schedule.held_up", schedule=encode("schedule", row["id"]))
+            self._pass_by[row["tenant_id"]] = time.monotonic() + _PASS_BY_S
+            return None
         except DatabaseUnavailable:
             raise
         except (HarnessError, psycopg.Error, KeyError, TypeError, ValueError) as error:
@@ -71,6 +90,7 @@ class CronLoop:
                 "schedule.deferred", schedule=encode("schedule", row["id"]), error=repr(error)
             )
             shared.count("schedules_deferred")
+            self._later[row["id"]] = time.monotonic() + _AGAIN_S
             key = {"tenant_id": row["tenant_id"], "id": row["id"]}
             await shared.db.fetch(
                 "schedule_defer", key | {"again_s": _AGAIN_S, "term": shared.term}

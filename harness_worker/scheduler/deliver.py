@@ -37,6 +37,8 @@ KEPT: Final = 5
 _SEARCH_S: Final = 1.0
 """Pause after such webhooks were looked for in vain: what waits for the others is passed over."""
 TIMEOUT_S: Final = 20.0
+STOP_S: Final = 3.0
+"""How long a process that stops waits for what it is sending."""
 _GONE: Final = 410
 
 
@@ -71,6 +73,13 @@ class DeliverLoop:
                 self._search_at = time.monotonic() + _SEARCH_S
             begun += taken
         return begun
+
+    async def finish(self, patience_s: float = STOP_S) -> None:
+        """Wait for what is being sent, so that it is not sent again; whoever leads next sends what
+        takes longer.
+        """
+        if self.sending:
+            await asyncio.wait(self.sending, timeout=patience_s)
 
     async def _take(self, pepper: bytes, most: int, busy: Sequence[UUID]) -> int:
         """Begin up to `most` deliveries, of other webhooks than those of `busy`."""

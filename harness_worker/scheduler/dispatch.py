@@ -1,8 +1,8 @@
 """Ringing again: a doorbell that nobody answered in time is rung once more, with backoff.
 
-When the broker has lost its queues (a restarted or flushed Redis), everything unanswered is rung at
-once. While it cannot be
-reached nothing is rung, so that the backoff is not used up for nothing. Duplicates are harmless.
+When the broker has lost its queues (a restarted or flushed Redis, a RabbitMQ that was away),
+everything unanswered is rung at once. While it cannot be reached nothing is rung, so that the
+backoff is not used up for nothing. Duplicates are harmless.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from uuid import UUID
 import structlog
 
 from harness_common.broker.publish import Doorbell
+from harness_common.broker.queues import is_amqp
 from harness_common.coord.redis import RedisFault
 from harness_common.core.lease import quarantine_of
 from harness_common.core.rules import SUSPECT_DEATHS
@@ -37,6 +38,9 @@ class DispatchLoop:
         self._looked_at = 0.0
         self._reachable = True
         self._bell_works = True
+        self._renewed: int | None = None
+        amqp = is_amqp(shared.settings.broker_url or "")
+        self._broker = None if amqp else shared.broker or shared.redis
 
     async def run_once(self, look: Look) -> int:
         """Ring for every overdue doorbell, up to a batch."""
@@ -44,9 +48,12 @@ class DispatchLoop:
         if not self._reachable:
             return 0
         shared, config = self._shared, self._shared.settings.scheduler
-        # A broker of its own (RabbitMQ) may be away while Redis is there: one doorbell tries it.
+        # RabbitMQ may be away while Redis is there: one doorbell tries it. One that was away for a
+        # moment may be another, that knows nothing.
         worked, self._bell_works = self._bell_works, shared.bell.works
-        if forgot or (self._bell_works and not worked):
+        renewed, self._renewed = self._renewed, shared.bell.renewed
+        anew = not worked or renewed not in {None, self._renewed}
+        if forgot or (self._bell_works and anew):
             due = await shared.db.fetch("ring_all", {"term": shared.term})
             log.info("broker.forgot", unanswered=len(due))
         elif look.due_in_s is None or look.due_in_s > 0:
@@ -93,8 +100,8 @@ class DispatchLoop:
             log.info("lease.break_failed", count=len(dead))
 
     async def _broker_forgot(self) -> bool:
-        """Tell whether Redis lost our marker: then it lost the queues as well."""
-        redis = self._shared.redis
+        """Tell whether the Redis that holds the queues lost our marker: then it lost those too."""
+        redis = self._broker
         if redis is None or time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return False
         self._looked_at = time.monotonic()

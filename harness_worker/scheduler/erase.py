@@ -17,7 +17,7 @@ import structlog
 from harness_common.blobs.registry import blobs_of
 from harness_common.commands import cancel_run
 from harness_common.contracts.blob import Blobs
-from harness_common.core.errors import HarnessError
+from harness_common.core.errors import Conflict, HarnessError
 from harness_common.core.ids import encode
 from harness_common.store import erase, json_codec
 from harness_common.store.audit import Actor, Entry, record
@@ -59,6 +59,13 @@ class EraseLoop:
             except DatabaseUnavailable as error:  # a lock or a statement that took too long
                 log.warning("erase.gave_way", error=str(error)[:300])
                 pause_s = AGAIN_S
+                self._next_first()
+            except Exception as error:
+                if isinstance(error, Conflict) and error.error_code == "TERM_OVER":
+                    raise
+                log.exception("erase.failed", erasure_ids=[self._shown(o) for o in self._open[:1]])
+                pause_s = EVERY_S
+                self._next_first()
             took_s = time.monotonic() - begun
             share = self._shared.settings.retention.share
             pause_s = max(pause_s, _LEAST_PAUSE_S, took_s * (1 / share - 1))
@@ -78,14 +85,22 @@ class EraseLoop:
         if one.phase == "done":
             self._open.pop(0)
         elif pause_s:  # somebody else has to do something: the next one meanwhile
-            self._open.append(self._open.pop(0))
+            self._next_first()
         return pause_s
+
+    def _next_first(self) -> None:
+        """Go on with the next request: one that cannot go on must not hold up those behind it."""
+        self._open.extend(self._open[:1])
+        del self._open[:1]
+
+    def _shown(self, one: Erasure) -> str:
+        return encode("erasure", one.id)
 
     async def _look(self) -> None:
         """Add what was asked for since: it must not wait for one that waits for somebody else."""
-        rows = await self._shared.db.fetch("erasures_open", {})
-        known = {one.id for one in self._open}
-        self._open += [Erasure.of(row) for row in rows if row["id"] not in known]
+        known = [one.id for one in self._open]
+        rows = await self._shared.db.fetch("erasures_open", {"known": known})
+        self._open += [Erasure.of(row) for row in rows]
         self._look_at = time.monotonic() + EVERY_S
 
     async def _batch(self, one: Erasure) -> float:

@@ -35,6 +35,10 @@ log = structlog.get_logger()
 
 REDIS_PATIENCE_S: Final = 0.5
 """How long a tick waits for Redis: what it says is only ever a shortcut."""
+HELD_S: Final = 1.0
+"""How long a transaction of a loop waits for a row: a process that froze with the rows of one
+tenant must not hold up those of the others.
+"""
 _SKIP_S: Final = 30.0
 """How long a run that could not be read or moved is left alone."""
 
@@ -83,6 +87,8 @@ class Shared:
     term: int = 0
     channel: Channel | None = None
     """How workers are told; None: over `redis`."""
+    broker: Redis | None = None
+    """The Redis that holds the queues, when that is not `redis`."""
     counts: dict[str, int] = field(default_factory=dict)
     again_in_s: float | None = None
     """How soon some loop wants the next tick."""

@@ -30,7 +30,7 @@ from harness_common.store.spans import send_lost
 from harness_common.store.writes import Applied, Write
 from harness_common.telemetry.traces import traces
 from harness_worker.scheduler import metrics
-from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
+from harness_worker.scheduler.looper import HELD_S, REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()
 
@@ -171,7 +171,7 @@ class ReapLoop:
         `skipped`: it must not hold up its neighbours (INV15).
         """
         shared = self._shared
-        async with shared.db.transaction() as conn:
+        async with shared.db.transaction(HELD_S) as conn:
             params = {"skipped": list(skipped), "batch": BATCH}
             rows = await shared.led(conn, "orphans", params)
             writes = [write for row in rows if (write := self._give_back(row, skipped))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from harness_worker.scheduler.looper import Look, Shared
+from harness_worker.scheduler.looper import HELD_S, Look, Shared
 
 _NOBODY: Final = UUID(int=0)
 _KEYS: Final = 200
@@ -63,5 +63,5 @@ class ReleaseLoop:
 
     async def _write(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
         shared = self._shared
-        async with shared.db.transaction() as conn:
+        async with shared.db.transaction(HELD_S) as conn:
             return (await shared.led(conn, name, params))[0]

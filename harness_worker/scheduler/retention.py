@@ -16,10 +16,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+import psycopg
 import structlog
 
 from harness_common.blobs.registry import blobs_of
 from harness_common.contracts.blob import Blobs
+from harness_common.core.errors import Conflict
+from harness_common.core.ids import encode
 from harness_common.store.db import Connection, DatabaseUnavailable, Row, run_sql, run_together
 from harness_common.store.partitions import WEEK, lowest_id
 from harness_common.store.wipe import NEVER, Drain, Kind, give_way, wipe
@@ -31,6 +34,8 @@ AGAIN_S: Final = 30.0
 """After a lock that could not be had."""
 PICKED: Final = 200
 """Runs looked at in one transaction."""
+_TOOK_TOO_LONG: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+"""Why a batch of one tenant is given up while Postgres is there."""
 _LEAST_PAUSE_S: Final = 0.02
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KIND_OF: Final = {"events": Kind.EVENTS, "checkpoints": Kind.CHECKPOINTS}
@@ -62,6 +67,8 @@ class RetentionLoop:
         self._config = shared.settings.retention
         self._blobs = blobs or blobs_of(shared.settings)
         self._round: AsyncIterator[int] | None = None
+        self._gave_way = False
+        """Whether something was left that can be done soon: somebody held its rows."""
         self._next = 0.0
         self._wiped = 0
 
@@ -70,6 +77,7 @@ class RetentionLoop:
         del look
         begun = time.monotonic()
         if begun >= self._next:
+            self._next = begun + AGAIN_S  # also after what nobody foresaw
             self._next = begun + await self._some(begun)
         if self._round is not None:
             self._shared.ask_again(max(0.0, self._next - time.monotonic()))
@@ -83,11 +91,16 @@ class RetentionLoop:
             await anext(self._round)
         except StopAsyncIteration:
             self._round = None
+            if self._gave_way:
+                return AGAIN_S
             return GRACE_S if await self._swept() else EVERY_S
-        except DatabaseUnavailable as error:  # a lock or a statement that took too long
+        except DatabaseUnavailable as error:
             log.warning("retention.gave_way", error=str(error)[:300])
             self._round = None
             return AGAIN_S
+        except Exception:
+            self._round = None
+            raise
         took_s = time.monotonic() - begun
         return max(_LEAST_PAUSE_S, took_s * (1 / self._config.share - 1))
 
@@ -99,6 +112,7 @@ class RetentionLoop:
 
     async def round(self) -> AsyncGenerator[int, None]:
         """Do all there is to do; yield after each batch the rows it deleted."""
+        self._gave_way = False
         while await sweep(self._shared, self._blobs) == BATCH:
             yield 0
         async for rows in self._weeks():
@@ -107,7 +121,7 @@ class RetentionLoop:
             self._wiped = 0
             for row in await self._shared.db.fetch("prune_lanes", self._config.days()):
                 lane = _Lane(row["tenant_id"], Kind(row["bit"]), row["pruned"], row["before"])
-                async for rows in self._work_off(lane):
+                async for rows in self._apart(self._work_off(lane), lane.tenant_id):
                     yield rows
             if not self._wiped:
                 return
@@ -122,7 +136,7 @@ class RetentionLoop:
         for row in await self._shared.db.fetch("partitions_list", {}):
             starts = datetime(row["week"].year, row["week"].month, row["week"].day, tzinfo=UTC)
             if starts + WEEK + timedelta(days=1) < now:
-                async for rows in self._week(row["parent"], starts):
+                async for rows in self._apart(self._week(row["parent"], starts)):
                     yield rows
 
     async def _week(self, parent: str, starts: datetime) -> AsyncIterator[int]:
@@ -255,6 +269,27 @@ class RetentionLoop:
         return {row["id"] for row in await self._sql(conn, "prune_free", params)}
 
     # --- helpers --------------------------------------------------------------------------------
+
+    async def _apart(
+        self, work: AsyncIterator[int], tenant_id: UUID | None = None
+    ) -> AsyncIterator[int]:
+        """Do a part of the round; when it fails, the parts after it go on all the same (INV15)."""
+        whose = encode("tenant", tenant_id) if tenant_id else None
+        try:
+            async for rows in work:
+                yield rows
+            return
+        except DatabaseUnavailable as error:
+            if not isinstance(error.__cause__, _TOOK_TOO_LONG):
+                raise
+            log.warning("retention.gave_way", tenant_id=whose, error=str(error)[:300])
+            self._gave_way = True
+        except Exception as error:
+            if isinstance(error, Conflict) and error.error_code == "TERM_OVER":
+                raise
+            log.exception("retention.failed", tenant_id=whose)
+            self._shared.count("retention_failures")
+        yield 0
 
     @asynccontextmanager
     async def _batch(self) -> AsyncIterator[Connection]:

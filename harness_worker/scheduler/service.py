@@ -13,14 +13,16 @@ from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 import structlog
+from redis.asyncio import Redis
 
 from harness_common.broker.publish import Rings
+from harness_common.broker.queues import is_amqp
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.redis import RedisFault, connect
 from harness_common.core.errors import Conflict
 from harness_common.settings import Settings
-from harness_common.store.db import Database, DatabaseUnavailable
+from harness_common.store.db import Database, DatabaseUnavailable, RowsHeld
 from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.schema_check import wait_for_schema
 from harness_common.telemetry.alive import Alive
@@ -61,6 +63,14 @@ def make_loops(shared: Shared) -> list[Loop]:
     ]
 
 
+def _redis_broker(settings: Settings) -> Redis | None:
+    """Connect to the Redis that holds the queues, if that is one of its own."""
+    url = settings.broker_url
+    if url is None or is_amqp(url) or url == settings.redis_url:
+        return None
+    return connect(url, settings.redis, name="harness-scheduler")
+
+
 async def look_once(shared: Shared) -> Look:
     """Read what there may be to do."""
     row = await shared.db.fetch_one("look", {"lease_s": shared.settings.worker.lease_s})
@@ -83,6 +93,9 @@ async def tick(
             await keep()
         try:
             done += await loop.run_once(look)
+        except RowsHeld as error:
+            # It comes again at the next tick, when whoever holds them may be gone.
+            log.warning("loop.held_up", loop=loop.name, error=error.message)
         except DatabaseUnavailable:
             raise
         except Conflict as error:
@@ -118,6 +131,7 @@ class Scheduler:
             settings.database_login("system"), settings.database, name=self.name, keyring=keyring
         )
         redis = connect(settings.require_redis_url(), settings.redis, name="harness-scheduler")
+        broker = _redis_broker(settings)
         async with db:
             await db.ready(60.0)
             await wait_for_schema(db)
@@ -125,7 +139,7 @@ class Scheduler:
             shared = Shared(
                 settings, db, redis,
                 Leases(redis, settings.redis.prefix, settings.worker.lease_s), bell,
-                channel=channel,
+                channel=channel, broker=broker,
             )  # fmt: skip
             told = settings.telemetry
             platform_metrics = PlatformMetrics(
@@ -141,6 +155,8 @@ class Scheduler:
                 metrics.REGISTRY.unregister(platform_metrics)
                 await asyncio.to_thread(bell.close)
                 await redis.aclose()
+                if broker is not None:
+                    await broker.aclose()
 
     async def serve(
         self,
@@ -154,12 +170,21 @@ class Scheduler:
         ttl_s = self._settings.scheduler.leader_ttl_s
         leadership = Leadership(shared.db, uuid4(), self.name, ttl_s)
         listening = asyncio.create_task(self._listen(channel))
+        made: list[Loop] = []
+
+        def make(shared: Shared) -> list[Loop]:
+            made[:] = loops(shared)
+            return made
+
         try:
-            await self._lead(shared, leadership, loops, led)
+            await self._lead(shared, leadership, make, led)
         finally:
             listening.cancel()
             with contextlib.suppress(DatabaseUnavailable):
                 await leadership.resign()
+            for loop in made:
+                if isinstance(loop, DeliverLoop):
+                    await loop.finish()
 
     async def _lead(
         self,

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
+import structlog
+
+from harness_common.core.ids import encode
 from harness_common.core.inputs import Admit, ChildrenDone, Input, TimerDue
 from harness_common.core.run import Status
 from harness_common.store.apply import apply
-from harness_common.store.db import Row, run_sql
+from harness_common.store.db import Row, RowsHeld, run_sql
 from harness_common.store.writes import Applied
-from harness_worker.scheduler.looper import Look, Shared
+from harness_worker.scheduler.looper import HELD_S, Look, Shared
+
+log = structlog.get_logger()
+
+_PASS_BY_S: Final = 2 * HELD_S
+"""How long a tenant whose slots are held is passed by before it is waited for again."""
 
 
 class WakeLoop:
@@ -25,6 +34,8 @@ class WakeLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
+        self._pass_by: dict[UUID, float] = {}
+        """Tenants, and until when they are passed by."""
 
     async def run_once(self, look: Look) -> int:
         """Wake what is due, tenant by tenant, who waits longest first; never for longer than the
@@ -37,16 +48,28 @@ class WakeLoop:
         until = time.monotonic() + shared.settings.scheduler.leader_renew_s
         woken = 0
         for row in await shared.db.fetch("due", {"batch": batch, "skipped": shared.skipped()}):
-            woken += await self._wake_tenant(row["tenant_id"], batch, look.queued)
+            woken += await self._try_tenant(row["tenant_id"], batch, look.queued)
             if time.monotonic() > until:
                 break
         shared.count("runs_woken", woken)
         return woken
 
+    async def _try_tenant(self, tenant_id: UUID, batch: int, others_wait: bool) -> int:
+        """Wake what is due of a tenant; the next one goes on when somebody holds its slots."""
+        if time.monotonic() < self._pass_by.get(tenant_id, 0.0):
+            return 0
+        self._pass_by.pop(tenant_id, None)
+        try:
+            return await self._wake_tenant(tenant_id, batch, others_wait)
+        except RowsHeld:
+            self._pass_by[tenant_id] = time.monotonic() + _PASS_BY_S
+            log.warning("wake.held_up", tenant_id=encode("tenant", tenant_id))
+            return 0
+
     async def _wake_tenant(self, tenant_id: UUID, batch: int, others_wait: bool) -> int:
         shared = self._shared
         applied: list[Applied | None] = []
-        async with shared.db.transaction() as conn:
+        async with shared.db.transaction(HELD_S) as conn:
             slot = (await shared.led(conn, "slots_lock", {"tenant_id": tenant_id}))[0]
             room = 0 if others_wait else slot["room"]
             rows = await run_sql(

@@ -185,6 +185,30 @@ async def test_a_key_cannot_make_a_mightier_one(api, tenant):
     assert answer.status_code == 403
 
 
+async def test_a_key_that_expires_makes_none_that_outlives_it(api, tenant):
+    brief = bearer(await tenant.add_key("brief", "admin", lives_s=3600.0))
+    ends = tenant.rows["brief"]["expires_at"]
+    body = {"name": "x", "role": "viewer"}
+    for wanted in (None, ends + timedelta(seconds=1)):
+        asked = body | ({"expires_at": wanted.isoformat()} if wanted else {})
+        answer = await api.post("/v1/api-keys", json=asked, headers=brief)
+        assert (answer.status_code, answer.json()["code"]) == (403, "KEY_TOO_POWERFUL")
+        assert answer.json()["field"] == "expires_at"
+    asked = body | {"expires_at": ends.isoformat()}
+    answer = await api.post("/v1/api-keys", json=asked, headers=brief)
+    assert answer.status_code == 201
+    assert (await api.post("/v1/api-keys", json=body)).status_code == 201, "one that does not may"
+
+
+async def test_nor_does_the_successor_that_it_makes(api, tenant):
+    brief = bearer(await tenant.add_key("brief", "admin", lives_s=3600.0))
+    for_ever = (await api.post("/v1/api-keys", json={"name": "k", "role": "viewer"})).json()
+    made = await api.post(f"/v1/api-keys/{for_ever['id']}/rotate", json={}, headers=brief)
+    assert made.status_code == 201
+    ends = tenant.rows["brief"]["expires_at"]
+    assert datetime.fromisoformat(made.json()["expires_at"]) == ends
+
+
 async def test_an_expired_key_is_refused(api, tenant):
     past = datetime.now(UTC) - timedelta(seconds=5)
     expired = bearer(await tenant.add_key("expired", "viewer", expires_at=past))

@@ -33,6 +33,17 @@ async def small(config, db, redis, tenant):
 
 
 @pytest.fixture
+async def shared_out(config, db, redis, tenant):
+    """Make an API that takes four streams at once, two of one key."""
+    api = config.api.model_copy(update={"max_streams": 4, "max_streams_per_key": 2})
+    app = create_app(config.model_copy(update={"api": ApiSettings(**api.model_dump())}))
+    async with LifespanManager(app):
+        yield httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://api", timeout=30
+        )
+
+
+@pytest.fixture
 async def slow_database(database_url, tenant):
     """Hold the tenant's slots, so that every start of a run waits; gives what lets them go on."""
     async with await psycopg.AsyncConnection.connect(database_url) as conn:
@@ -95,6 +106,29 @@ async def test_a_stream_is_counted_as_one_whatever_its_client_accepts(small):
     assert (await small.get("/v1/runs")).status_code == 200
     for task in open_:
         task.cancel()
+
+
+async def test_one_key_does_not_take_the_streams_of_all(shared_out, tenant):
+    mine, other = tenant.headers("admin"), tenant.headers("viewer")
+    started = await shared_out.post("/v1/runs", json={"agent": "a", "input": "x"}, headers=mine)
+    path = f"/v1/runs/{started.json()['id']}"
+    open_ = [
+        asyncio.create_task(shared_out.get(path, params={"wait": 2}, headers=mine))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.3)
+    third = await shared_out.get(f"{path}/stream", headers=mine)
+    assert (third.status_code, third.json()["code"]) == (429, "TOO_MANY_STREAMS")
+    assert third.json()["limit"] == 2
+    assert 1 <= int(third.headers["Retry-After"]) <= 3
+    assert (await shared_out.get("/v1/runs", headers=mine)).status_code == 200
+    theirs = await shared_out.get(path, params={"wait": 0.1}, headers=other)
+    assert theirs.status_code == 200
+    metrics = (await shared_out.get("/metrics")).text
+    assert 'harness_api_requests_shed_total{kind="streams_of_key"} 1.0' in metrics
+    assert [t.status_code for t in await asyncio.gather(*open_)] == [200, 200]
+    again = await shared_out.get(path, params={"wait": 0.1}, headers=mine)
+    assert again.status_code == 200, "room is given back"
 
 
 async def test_a_body_that_does_not_come_gives_its_place_back():

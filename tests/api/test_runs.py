@@ -302,6 +302,17 @@ async def test_steps_calls_checkpoints_messages_and_tree_tell_the_same_story(api
         (2, [3]),
     ]
     assert len(tree["turns"][0]["steps"][1]["tool_calls"]) == 2
+    assert tree["next_cursor"] is None
+    pages = [(await api.get(f"{path}/tree", params={"limit": 1})).json()]
+    while (cursor := pages[-1]["next_cursor"]) is not None:
+        query = {"limit": 1, "cursor": cursor}
+        pages.append((await api.get(f"{path}/tree", params=query)).json())
+    assert [[(t["turn"], [s["step"] for s in t["steps"]]) for t in p["turns"]] for p in pages] == [
+        [(1, [1])],
+        [(1, [2])],
+        [(2, [3])],
+    ]
+    assert pages[1]["turns"][0]["steps"] == tree["turns"][0]["steps"][1:]
     for what, count in (("steps", 3), ("tool-calls", 2), ("checkpoints", 3), ("messages", 4)):
         seen: list[dict] = []
         cursor = None

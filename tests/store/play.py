@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 from sqlalchemy import text
 
 from harness_common.commands import StartRun, start_run
@@ -118,6 +120,25 @@ async def make_key(db: Database, tenant_id: UUID, role: str = "admin") -> str:
         r=role,
     )
     return str(row["key"])
+
+
+@contextmanager
+def undeletable(database_url: str, tenant_id: UUID) -> Iterator[None]:
+    """Let every attempt to delete runs of a tenant fail, as an odd row would."""
+    with psycopg.connect(database_url, autocommit=True) as owner:
+        owner.execute(
+            "CREATE FUNCTION odd() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE 'this row is odd'; END $$"
+        )
+        owner.execute(
+            "CREATE TRIGGER odd BEFORE DELETE ON runs FOR EACH ROW "
+            f"WHEN (OLD.tenant_id = '{tenant_id}') EXECUTE FUNCTION odd()"
+        )
+        try:
+            yield
+        finally:
+            owner.execute("DROP TRIGGER odd ON runs")
+            owner.execute("DROP FUNCTION odd()")
 
 
 @dataclass

@@ -20,9 +20,11 @@ from harness_common.store.artifacts import save_artifact
 from harness_common.store.audit import Actor
 from harness_common.store.erasures import ask_erasure, preview_erasure, read_erasure
 from harness_common.store.sessions import create_session
+from harness_worker.scheduler import erase as erasing
 from harness_worker.scheduler.blob_sweep import sweep
 from harness_worker.scheduler.erase import EraseLoop
-from tests.store.play import Play, make_tenant, ran, say, sql
+from harness_worker.scheduler.service import look_once
+from tests.store.play import Play, make_tenant, ran, say, sql, undeletable
 from tests.store.tenancy import TENANT_TABLES, two_tenants
 from tests.worker.runtime import make_shared
 
@@ -225,6 +227,34 @@ async def test_a_request_does_not_wait_for_one_that_waits_for_somebody_else(play
         while await sql(db, "SELECT 1 FROM runs WHERE id = :r", r=later):
             await loop.step()
     assert (await play.read(going)).state.status is Status.RUNNING
+
+
+async def test_however_many_wait_the_one_behind_them_is_done(play, db, shared, monkeypatch):
+    monkeypatch.setattr(erasing, "EVERY_S", 0.0)
+    for n in range(21):
+        await play.claim(await play.start(user_id=f"slow{n}"))
+        await ask_erasure(db, play.tenant_id, play.tenant_id, f"slow{n}", actor=Actor("k"))
+    later = await play.start(user_id="later")
+    await ask_erasure(db, play.tenant_id, play.tenant_id, "later", actor=Actor("k"))
+    loop = EraseLoop(shared)
+    async with asyncio.timeout(20):
+        while await sql(db, "SELECT 1 FROM runs WHERE id = :r", r=later):
+            await loop.step()
+
+
+async def test_one_that_fails_does_not_hold_up_the_others(play, db, shared, database_url):
+    """INV15."""
+    other = Play(db, await make_tenant(db))
+    for one in (play, other):
+        await one.start(user_id=ANN)
+        await cancel_all(one)
+        await ask_erasure(db, one.tenant_id, one.tenant_id, ANN, actor=Actor("k"))
+    loop = EraseLoop(shared)
+    with undeletable(database_url, play.tenant_id):
+        async with asyncio.timeout(20):
+            while await sql(db, "SELECT 1 FROM runs WHERE tenant_id = :t", t=other.tenant_id):
+                loop._next = 0.0
+                await loop.run_once(await look_once(shared))
 
 
 async def test_its_blobs_go_without_waiting_for_the_next_round_of_retention(

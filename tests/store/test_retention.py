@@ -24,9 +24,9 @@ from harness_common.store.run_reads import read_events
 from harness_common.store.schema import metadata
 from harness_worker.scheduler.blob_sweep import sweep
 from harness_worker.scheduler.looper import Shared
-from harness_worker.scheduler.retention import RetentionLoop
+from harness_worker.scheduler.retention import AGAIN_S, RetentionLoop
 from harness_worker.scheduler.service import look_once
-from tests.store.play import Play, make_tenant, ran, say, sql
+from tests.store.play import Play, make_tenant, ran, say, sql, undeletable
 from tests.store.test_scheduler import lead
 
 
@@ -132,6 +132,41 @@ async def test_a_run_goes_with_all_that_it_has(play, db, shared, blobs):
     sessions = await sql(db, "SELECT id FROM sessions")
     assert [s["id"] for s in sessions] == [(await play.read(young)).session_id]
     await play.check_whole(young)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_one_tenants_odd_row_keeps_nobody_elses_past(db, shared, blobs, database_url, first):
+    """INV15: the round would end there, every hour."""
+    plays = [Play(db, await make_tenant(db)) for _ in range(2)]
+    odd, fine = sorted(plays, key=lambda p: p.tenant_id, reverse=not first)
+    stays, goes = [await finished(play, 3) for play in (odd, fine)]
+    with undeletable(database_url, odd.tenant_id):
+        await prune(shared, blobs, runs_days=2)
+        assert await gone(db, goes) == {*await left(db, goes)}
+        assert "runs" not in await gone(db, stays)
+        assert shared.counts["retention_failures"] >= 1
+    await prune(shared, blobs, runs_days=2)
+    assert "runs" in await gone(db, stays)
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_nor_do_rows_of_a_tenant_that_are_held(db, shared, blobs, database_url, first):
+    plays = [Play(db, await make_tenant(db)) for _ in range(2)]
+    held, fine = sorted(plays, key=lambda p: p.tenant_id, reverse=not first)
+    stays, goes = [await finished(play, 3) for play in (held, fine)]
+    shared.settings = Settings(retention=RetentionSettings(runs_days=2))
+    loop = RetentionLoop(shared, blobs)
+    with psycopg.connect(database_url) as conn:
+        conn.execute("SELECT 1 FROM messages WHERE run_id = %s FOR UPDATE", (stays,))
+        async with asyncio.timeout(10):
+            while "runs" not in await gone(db, goes):
+                loop._next = 0.0
+                await loop.run_once(await look_once(shared))
+            while loop._round is not None:
+                loop._next = 0.0
+                await loop.run_once(await look_once(shared))
+    assert 0 < loop._next - time.monotonic() <= AGAIN_S, "the rest is done soon"
+    assert "runs" not in await gone(db, stays)
 
 
 def test_no_table_that_names_a_run_was_forgotten():

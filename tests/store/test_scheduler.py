@@ -43,6 +43,7 @@ class FakeBell:
     """Keeps what was rung."""
 
     works = True
+    renewed = 0
 
     def __init__(self) -> None:
         self.rung: list[Doorbell] = []

@@ -581,6 +581,28 @@ async def test_a_schedule_that_cannot_be_read_is_put_off_and_holds_up_nobody(pla
     assert row["off"]
 
 
+async def test_a_firing_that_waits_and_cannot_be_decided_about_is_put_off_as_well(play, db, shared):
+    """It is due whatever its schedule's next time is: it would be looked at in every round."""
+    odd = await make(play, overlap=Overlap.ENQUEUE)
+    first = await fire_once(play, shared, odd)
+    await fire_once(play, shared, odd)
+    await sql(
+        db,
+        "UPDATE schedules SET next_at = clock_timestamp() + interval '1 hour', "
+        "spec = jsonb_set(spec, '{overlap}', to_jsonb(cast('moon' AS text)))",
+    )
+    await play.step(first, say())
+    cron = CronLoop(shared)
+    for _ in range(3):
+        await cron.run_once(await look_once(shared))
+    assert shared.counts["schedules_deferred"] == 1
+    cron._later = dict.fromkeys(cron._later, 0.0)
+    spec = "jsonb_set(spec, '{overlap}', to_jsonb(cast('enqueue' AS text)))"
+    await sql(db, f"UPDATE schedules SET spec = {spec}")
+    assert await cron.run_once(await look_once(shared)) == 1
+    assert await outcomes(play, odd) == ["started", "started"]
+
+
 async def test_a_session_has_one_run_at_a_time(play, db, shared):
     first = await play.start()
     session = encode("session", (await play.read(first)).session_id)

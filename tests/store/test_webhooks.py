@@ -8,12 +8,14 @@ import contextlib
 import hashlib
 import hmac
 import json
+import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import update
 
 from harness_common.core import webhook
 from harness_common.core.errors import Conflict, LostOwnership
@@ -22,9 +24,12 @@ from harness_common.core.step import ModelAnswered
 from harness_common.settings import EgressSettings, Settings
 from harness_common.store import webhooks as store
 from harness_common.store.audit import Actor
+from harness_common.store.core_sql import run_core
 from harness_common.store.keys import load_pepper
+from harness_common.store.schema import webhooks
+from harness_common.store.webhooks import _read
 from harness_worker.scheduler.deliver import AT_ONCE, DeliverLoop
-from harness_worker.scheduler.service import look_once
+from harness_worker.scheduler.service import Scheduler, look_once
 from tests.fakes.http_server import Page, serving
 from tests.store.play import make_tenant, say, sql
 from tests.worker.runtime import make_shared
@@ -269,6 +274,58 @@ async def test_what_nobody_thought_of_is_a_failure_like_any_other(desk):
     await desk.deliver()
     (delivery,) = await desk.deliveries(hook)
     assert (delivery["status"], delivery["error"]) == ("failed", "not sent (KeyError)")
+
+
+async def test_a_reader_does_not_wait_for_a_delivery_that_is_being_recorded(desk):
+    hook = await desk.add("run.succeeded")
+    async with desk.db.transaction() as conn:
+        await run_core(conn, update(webhooks).values(failures=1), desk.db.timeout_s)
+        async with asyncio.timeout(5):
+            assert await desk.deliveries(hook) == []
+            found = await store.read_webhook(desk.db, desk.play.tenant_id, hook["id"])
+    assert found["failures"] == 0
+
+
+async def test_a_change_of_a_webhook_holds_up_no_run_that_tells_it_something(desk):
+    hook = await desk.add("run.succeeded")
+    async with desk.db.tenant_transaction(desk.play.tenant_id) as conn:
+        await _read(conn, desk.play.tenant_id, hook["id"], desk.db.timeout_s)
+        async with asyncio.timeout(5):
+            await desk.end_a_run()
+    assert len(await desk.deliveries(hook)) == 1
+
+
+async def test_a_scheduler_that_stops_records_what_it_is_sending(desk):
+    """It would be sent again by the next one, a minute later."""
+    hook = await desk.add("run.succeeded")
+    desk.server.pages["/hook"] = Page(b"ok", wait=(answer := threading.Event()))
+    await desk.end_a_run()
+    scheduler = Scheduler(desk.shared.settings)
+    channel = desk.shared.signals()
+    await sql(desk.db, "UPDATE leader SET until = now()")
+    serving = asyncio.create_task(
+        scheduler.serve(desk.shared, channel, lambda shared: [DeliverLoop(shared)])
+    )
+    async with asyncio.timeout(10):
+        while not desk.server.seen:  # noqa: ASYNC110 - another thread sees it
+            await asyncio.sleep(0.01)
+    scheduler.stop()
+    asyncio.get_running_loop().call_later(0.5, answer.set)
+    await serving
+    (delivery,) = await desk.deliveries(hook)
+    assert delivery["status"] == "delivered"
+
+
+async def test_it_does_not_wait_for_ever(desk):
+    deaf: Any = Deaf()
+    loop = DeliverLoop(desk.shared, deaf)
+    await desk.add("run.succeeded", path="/deaf")
+    await desk.end_a_run()
+    await loop.run_once(await look_once(desk.shared))
+    async with asyncio.timeout(5):
+        await loop.finish(0.05)
+    (task,) = loop.sending
+    task.cancel()
 
 
 async def test_another_leader_takes_nothing(desk):

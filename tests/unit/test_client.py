@@ -196,6 +196,23 @@ def test_events_come_page_after_page(server, client):
     assert [s.query["after"] for s in server.seen] == [["0"], ["200"]]
 
 
+def test_a_tree_is_read_to_its_end_and_a_turn_over_two_pages_is_one(server, client):
+    def tree(cursor, *turns):
+        shown = [{"turn": n, "steps": [{"step": s} for s in steps]} for n, steps in turns]
+        body = {"session": SESSION, "run": RUN, "turns": shown, "next_cursor": cursor}
+        return Answer(body=body)
+
+    pages = [tree("2.1", (1, [1, 2])), tree("5.2", (1, [3]), (2, [4, 5])), tree(None, (3, [6]))]
+    server.on(f"GET {ONE}/tree", *pages)
+    found = client.runs.tree(RUN)
+    assert [(t["turn"], [s["step"] for s in t["steps"]]) for t in found.turns] == [
+        (1, [1, 2, 3]),
+        (2, [4, 5]),
+        (3, [6]),
+    ]
+    assert [s.query.get("cursor") for s in server.seen] == [None, ["2.1"], ["5.2"]]
+
+
 @pytest.mark.parametrize("last", ["succeeded", "failed", "waiting_approval"])
 def test_wait_ends_when_nothing_more_happens_by_itself(server, client, last):
     server.on(f"GET {ONE}", Answer(body=run_view("running")), Answer(body=run_view(last)))

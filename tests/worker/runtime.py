@@ -84,6 +84,7 @@ class FakeBell:
         self.rung: list[Doorbell] = []
         self.lost = 0
         self.works = True
+        self.renewed = 0
 
     def ring(self, bell: Doorbell) -> None:
         self.rung.append(bell)

@@ -314,6 +314,15 @@ class Tree(View):
 
     session: str
     turns: tuple[dict[str, Any], ...] = ()
+    next_cursor: str | None = None
+
+    def joined(self, more: Tree) -> Tree:
+        """Return this with the steps of the page after it; a turn that goes on there is one."""
+        ours, theirs = list(self.turns), list(more.turns)
+        if ours and theirs and ours[-1].get("turn") == theirs[0].get("turn"):
+            steps = [*ours[-1].get("steps", ()), *theirs[0].get("steps", ())]
+            ours[-1], theirs = ours[-1] | {"steps": steps}, theirs[1:]
+        return self.model_copy(update={"turns": (*ours, *theirs), "next_cursor": more.next_cursor})
 
 
 class Artifact(View):

@@ -86,17 +86,20 @@ class MemoryDatabase(Database):
         yield MemoryConnection(self)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """Open a transaction that spans tenants."""
+    async def transaction(self, wait_s: float | None = None) -> AsyncIterator[Connection]:
+        """Open a transaction that spans tenants. Nobody holds a row: who holds, holds the store."""
+        del wait_s
         async with self.hold(self.timeout_s):
             conn = MemoryConnection(self)
             conn.in_transaction = True
             yield conn
 
     @asynccontextmanager
-    async def tenant_transaction(self, tenant_id: UUID) -> AsyncIterator[Connection]:
+    async def tenant_transaction(
+        self, tenant_id: UUID, wait_s: float | None = None
+    ) -> AsyncIterator[Connection]:
         """Open a transaction bound to one tenant; every statement compares the tenant itself."""
-        async with self.transaction() as conn:
+        async with self.transaction(wait_s) as conn:
             conn.tenant_id = tenant_id
             yield conn
 

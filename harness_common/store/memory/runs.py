@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Final
@@ -212,6 +213,29 @@ def run_calls(t: Tables, p: Params) -> list[Row]:
     return sorted(found, key=lambda c: (c["step"], c["idx"]))[: p["limit"]]
 
 
+def calls_of_steps(t: Tables, p: Params) -> list[Row]:
+    """Read how the calls of some steps went."""
+    names = ("step", "idx", "name", "status", "duration_ms", "error_type", "cost_usd")
+    found = [
+        {n: c[n] for n in names}
+        for c in t.tool_calls.of(p["tenant_id"], p["run_id"])
+        if p["first"] <= c["step"] <= p["last"]
+    ]
+    return sorted(found, key=lambda c: (c["step"], c["idx"]))
+
+
+def failed_in_steps(t: Tables, p: Params) -> list[Row]:
+    """Count the attempts that failed at some steps."""
+    failed = Counter(
+        e["step"]
+        for e in t.events.of(p["tenant_id"], p["run_id"])
+        if e["type"] == "step.failed"
+        and e["step"] is not None
+        and p["first"] <= e["step"] <= p["last"]
+    )
+    return [{"step": step, "failed": n} for step, n in failed.items()]
+
+
 def checkpoints_to(t: Tables, p: Params) -> list[Row]:
     """Read the newest snapshot at or before a step, and every delta after it."""
     rows = [
@@ -345,6 +369,8 @@ STATEMENTS: Final[dict[str, Any]] = {
     "run_messages": run_messages,
     "run_checkpoints": run_checkpoints,
     "run_calls": run_calls,
+    "calls_of_steps": calls_of_steps,
+    "failed_in_steps": failed_in_steps,
     "checkpoints_to": checkpoints_to,
     "history": history,
     "recorded_answer": recorded_answer,

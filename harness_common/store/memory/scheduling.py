@@ -330,6 +330,7 @@ STATEMENTS: Final[dict[str, Any]] = {
     "slots_lock": slots_lock,
     "slots_read": slots_read,
     "slots_take": slots_take,
+    "slots_take_free": slots_take,
     "slots_write": slots_write,
     "streams_read": streams_read,
     "queue_load": queue_load,
