@@ -122,7 +122,7 @@ async def test_a_dry_run_of_a_run_that_never_found_the_form_ends_as_it_did(play,
 async def test_a_dry_run_reads_what_was_asked_for_by_text_as_it_was_read(play, runtime):
     """An action that holds the answer, and one that says that the answer comes next."""
     await classifier(play, tools=("look",), contract=ContractSpec(actions="always"))
-    action = '{"thought": "t", "action": {"name": "respond_directly", "input": %s, "confidence": 1}}'
+    action = '{"thought": "t", "action": {"name": "respond_directly", "input": %s}}'
     source = await play.start("q")
     await play.step(source, replace(say(action % "{}"), guidance=Guidance(again=True)))
     await play.step(source, say('{"label": "bug"}'))
