@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -20,13 +20,16 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
+from harness_common.core.budget import Spent, spent_by, with_spent
 from harness_common.core.context_view import first_needed
 from harness_common.core.errors import HarnessError, Limited, LostOwnership, NewerVersion
+from harness_common.core.graph import MODEL_CALL
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Input, Released, StepDone, StepFailed
 from harness_common.core.retry import classify
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.step import Failure, StepCancelled
+from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.redaction import redactor
 from harness_common.store.apply import settle
 from harness_common.store.claim import Claimed, Tail, Want, fresh_calls, load_history, unclaim
@@ -174,6 +177,7 @@ async def _one_step(
     """Run and commit one step over a context frozen now."""
     started_at = runtime.clock.now()
     record = StepRecord(started_at, runtime.worker)
+    held.begin()
     outcome: Input
     try:
         _require_known(run)
@@ -201,7 +205,7 @@ async def _one_step(
     except (LostOwnership, DatabaseUnavailable, NewerVersion):
         raise
     except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
-        outcome = _failed(run, error, started_at)
+        outcome = _failed(run, error, started_at, held.paid)
     if isinstance(outcome, Released):
         keep = None
     seen.ran(outcome)
@@ -214,7 +218,8 @@ async def _one_step(
         except Exception as error:  # noqa: BLE001 - see the next line
             # What the step gave cannot be written: that ends the run, rather than repeat it for
             # ever.
-            return await commit([_failed(run, error, started_at)], now=runtime.clock.now())
+            failed = _failed(run, error, started_at, held.paid)
+            return await commit([failed], now=runtime.clock.now())
 
 
 def _require_known(run: StoredRun) -> None:
@@ -246,15 +251,25 @@ def _turn_is_over(runtime: Runtime, claimed: Claimed, run: StoredRun) -> bool:
     return (runtime.clock.now() - turn_at).total_seconds() >= runtime.settings.worker.turn_s
 
 
-def _failed(run: StoredRun, error: Exception, started_at: datetime) -> StepFailed:
-    """Make the input of an attempt that raised; what nobody named is logged with its trace."""
+def _failed(run: StoredRun, error: Exception, started_at: datetime, paid: Spent) -> StepFailed:
+    """Make the input of an attempt that raised; what nobody named is logged with its trace. What
+    was `paid` in it is charged unless the error says itself what it has cost.
+    """
     if not isinstance(error, HarnessError):
         log.error(
             "step.crashed", run_id=encode("run", run.id), step=run.state.step + 1, exc_info=error
         )
     own_place = isinstance(error, Limited) and error.error_code == "STEP_RATE"
-    failure = _without_secrets(run, classify(error))
+    failure = _charged(_without_secrets(run, classify(error)), paid)
     return StepFailed(failure, started_at, 0.0 if own_place else random.random())
+
+
+def _charged(failure: Failure, paid: Spent) -> Failure:
+    """Let a failure say what answers of models have cost before it."""
+    detail = failure.detail or {}
+    if any(spent_by(detail)):
+        return failure
+    return replace(failure, detail=with_spent(detail, *astuple(paid)) or None)
 
 
 def _without_secrets(run: StoredRun, failure: Failure) -> Failure:
@@ -269,7 +284,7 @@ def _without_secrets(run: StoredRun, failure: Failure) -> Failure:
 async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     """Run the step as a task that a cancel, a stop or the step's timeout can interrupt."""
     if ctx.run.state.cancel_requested:
-        return StepDone(StepCancelled(), ctx.started_at)
+        return _cancelled(held, ctx)
     if held.stop_asked():
         return _stopped(held, ctx)
     limit_s = _time_left_s(ctx, runtime.settings.worker.step_timeout_s)
@@ -280,7 +295,7 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     except TimeoutError:
         # At the run's own deadline the rules end the run, whatever kind of failure this is.
         failure = Failure("transient", "STEP_TIMEOUT", f"the step took longer than {limit_s:g} s")
-        return StepFailed(failure, ctx.started_at, random.random())
+        return StepFailed(_charged(failure, held.paid), ctx.started_at, random.random())
     except CancelAsked:
         return _stopped(held, ctx)
     except asyncio.CancelledError:
@@ -290,7 +305,7 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
         if current is not None and current.cancelling():
             raise
         failure = Failure("transient", "STEP_INTERRUPTED", "the step was cancelled from within")
-        return StepFailed(failure, ctx.started_at, random.random())
+        return StepFailed(_charged(failure, held.paid), ctx.started_at, random.random())
     finally:
         held.task = None
 
@@ -306,8 +321,20 @@ def _time_left_s(ctx: StepContext, longest_s: float) -> float:
 def _stopped(held: Held, ctx: StepContext) -> Input:
     """Return what an interrupted step means. A cancel counts only if Postgres holds it too."""
     if held.release_asked and not held.cancel_requested:
-        return Released("the worker stops")
-    return StepDone(StepCancelled(), ctx.started_at)
+        return Released("the worker stops", held.paid)
+    return _cancelled(held, ctx)
+
+
+def _cancelled(held: Held, ctx: StepContext) -> StepDone:
+    """End a step that nobody goes on with, with what its answers of models have cost: also those
+    that the ledger has, since no step counts them any more.
+    """
+    kept = held.kept
+    for row in ctx.calls:
+        if row["name"] == MODEL_CALL and CallStatus(row["status"]) in ENDED:
+            tokens = row["input_tokens"], row["output_tokens"]
+            kept += Spent(*tokens, row["cost_usd"] or 0.0)
+    return StepDone(StepCancelled(spent=held.paid, kept=kept), ctx.started_at)
 
 
 def _after_commit(runtime: Runtime, run: StoredRun, applied: Applied, tail: Tail) -> None:

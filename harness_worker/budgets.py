@@ -14,14 +14,13 @@ from uuid import UUID
 from harness_common.contracts.model import Usage
 from harness_common.core.errors import Limited, LostOwnership, Permanent
 from harness_common.core.message import message_chars
-from harness_common.core.step import MODEL, NODE
+from harness_common.core.step import COMPACT, MODEL, NODE
 from harness_common.store.db import Row, run_sql
 from harness_common.store.rows import StoredRun
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.most import CHARS_PER_TOKEN, Most, most_of_judges, most_of_summaries
 from harness_worker.steps.node_model import most_of_nodes
 
-_CHARS_PER_TOKEN: Final = 3
-"""Low, so that an estimate is high: English has about four."""
 _LOOK_AGAIN_S: Final = 60.0
 """A limit may be raised at any time: a run that waits for tomorrow looks again this often."""
 PLATFORM: Final = UUID(int=0)
@@ -32,7 +31,7 @@ async def reserve(ctx: StepContext) -> StoredRun:
 
     Raises `Limited` when the day's budget is used up, `Permanent` when the step alone exceeds it.
     """
-    tokens, cost_usd = _estimate(ctx)
+    tokens, cost_usd = await _estimate(ctx)
     db, run = ctx.runtime.db, ctx.run
     params = {
         "tenant_id": run.tenant_id,
@@ -56,16 +55,32 @@ async def reserve(ctx: StepContext) -> StoredRun:
     return replace(run, reserved_tokens=tokens, reserved_usd=cost_usd, reserved_day=day)
 
 
-def _estimate(ctx: StepContext) -> tuple[int, float]:
+async def _estimate(ctx: StepContext) -> tuple[int, float]:
     """Return the most tokens and money that the coming step may take; tools are counted when they
     have cost.
     """
-    if ctx.run.state.next_kind == NODE:
+    kind, others = ctx.run.state.next_kind, list[Most]()
+    tokens, cost_usd = 0, 0.0
+    if ctx.run.overrides.get("recorded"):
+        return tokens, cost_usd  # a dry run asks nobody
+    if kind == NODE:
         return most_of_nodes(ctx)
-    if ctx.run.state.next_kind != MODEL:
-        return 0, 0.0
+    if kind == MODEL:
+        tokens, cost_usd = _most_of_answer(ctx)
+        others = await most_of_judges(ctx)
+    elif kind == COMPACT:
+        others = most_of_summaries(ctx)
+    prices = ctx.runtime.models.prices
+    tokens += sum(usage.input_tokens + usage.output_tokens for _, usage in others)
+    return tokens, cost_usd + sum(prices.cost_usd(name, usage) or 0.0 for name, usage in others)
+
+
+def _most_of_answer(ctx: StepContext) -> tuple[int, float]:
+    """Return what the answer of the agent's own model, or of the dearest that may stand in for it,
+    may take.
+    """
     chars = len(ctx.spec.system) + sum(message_chars(m) for m in ctx.history + ctx.messages)
-    tokens_in, tokens_out = chars // _CHARS_PER_TOKEN + 1, ctx.spec.max_output_tokens
+    tokens_in, tokens_out = chars // CHARS_PER_TOKEN + 1, ctx.spec.max_output_tokens
     prices = ctx.runtime.models.prices
     usage = Usage(tokens_in, tokens_out)
     cost_usd = max(prices.cost_usd(name, usage) or 0.0 for name in ctx.spec.models)

@@ -34,6 +34,7 @@ from harness_common.contracts.stored import read_stored
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.live import LiveStream
+from harness_common.core.budget import FREE, Spent
 from harness_common.core.errors import Permanent
 from harness_common.core.mcp import wildcards
 from harness_common.core.message import Message, message_chars
@@ -108,6 +109,18 @@ class Held:
     """Started writes whose outcome is not recorded yet: they are awaited, not interrupted, when the
     process stops.
     """
+    paid: Spent = FREE
+    """What answers of models have cost in this attempt at the step that are on record nowhere."""
+    kept: Spent = FREE
+    """What those of them have cost that are, and that whoever ends the step counts."""
+
+    def begin(self) -> None:
+        """Begin an attempt at a step, which has cost nothing yet."""
+        self.paid = self.kept = FREE
+
+    def keep(self, spent: Spent) -> None:
+        """Note that answers that were paid for are on record."""
+        self.paid, self.kept = self.paid - spent, self.kept + spent
 
     def stop_asked(self) -> bool:
         """Tell whether the step was interrupted on purpose."""

@@ -1,9 +1,10 @@
 """Turns facts and live text into the items of a response and its numbered events. Pure.
 
 Numbers are computed from the durable record alone: text counts one per character, every other
-event one, and a failed attempt a whole `STRIDE`, because how much of it was shown is not on record.
-So any process gives the same event the same number, and a client that was cut off goes on exactly
-where it was (`starting_after`), within a text too, though live text is stored nowhere.
+event one, and a failed attempt, or a model that another answered for, a whole `STRIDE`, because how
+much of it was shown is not on record. So any process gives the same event the same number, and a
+client that was cut off goes on exactly where it was (`starting_after`), within a text too, though
+live text is stored nowhere.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from harness_api.responses.items import (
     text_part,
     tool_item,
 )
-from harness_api.responses.walk import Answered, Asks, Ended, Fact, Failed, Ran
+from harness_api.responses.walk import Answered, Asks, Ended, Fact, Failed, Paid, Ran
 from harness_common.core.message import ToolUse
 
 STRIDE: Final = 1 << 20
@@ -80,6 +81,8 @@ class Emitter:
     output_tokens: int = 0
     next: int = 0
     _attempt: int = 0
+    _restarts: int = 0
+    """How often the text of this attempt has begun anew."""
     _step: int = 0
     """The last step that answered: live text of it comes too late."""
     _ghosts: int = 0
@@ -101,19 +104,26 @@ class Emitter:
             case Ran():
                 yield from self._ran(fact)
             case Failed():
+                self._pay(fact)
+                yield from self._restarted(fact.restarts)
                 yield from self._failed()
+                self._restarts = 0
+            case Paid():
+                self._pay(fact)
             case Asks(calls):
                 for call in calls:
                     yield from self._question(call)
             case Ended():
                 yield from self._close_ghost()
 
-    def live(self, step: int, at: int, text: str) -> Iterator[Event]:
+    def live(self, step: int, at: int, text: str, again: int = 0) -> Iterator[Event]:
         """Show text that is not yet on record; what does not fit to what was shown is left out,
-        since it comes with the whole answer.
+        since it comes with the whole answer. It is another model's that was asked `again`, after so
+        many had begun to answer.
         """
-        if step <= self._step or at + len(text) > _MOST_LIVE:
+        if step <= self._step or at + len(text) > _MOST_LIVE or again < self._restarts:
             return
+        yield from self._restarted(again)
         if self._open is None:
             if at != 0:
                 return
@@ -132,15 +142,15 @@ class Emitter:
 
     def _answered(self, fact: Answered) -> Iterator[Event]:
         text = fact.message.text()
-        self.input_tokens += fact.input_tokens
-        self.output_tokens += fact.output_tokens
+        self._pay(fact)
+        yield from self._restarted(fact.restarts)
         if self._open is not None and not text.startswith(self._open.sent):
             yield from self._failed()
         if text:
             if self._open is None:
                 yield from self._begin(fact.step)
             yield from self._finish(text)
-        self._step, self._attempt = fact.step, 0
+        self._step, self._attempt, self._restarts = fact.step, 0, 0
         for index, use in enumerate(fact.message.tool_uses()):
             if use.name in self.client_tools:
                 yield from self._call(CallRef(self.ref.run_id, fact.step + 1, index), use)
@@ -176,6 +186,18 @@ class Emitter:
         yield from self._whole(
             f"msg_{self.ref.run_id.hex}_{name}_question", f"{call['question']}{choices}"
         )
+
+    def _pay(self, fact: Answered | Failed | Paid) -> None:
+        self.input_tokens += fact.input_tokens
+        self.output_tokens += fact.output_tokens
+
+    def _restarted(self, times: int) -> Iterator[Event]:
+        """Begin the text anew until it was done so many times in this attempt: what was shown is of
+        a model that did not come to its end.
+        """
+        while self._restarts < times:
+            yield from self._failed()
+            self._restarts += 1
 
     def _failed(self) -> Iterator[Event]:
         start = self._open.start if self._open is not None else self.next

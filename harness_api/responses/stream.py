@@ -81,7 +81,8 @@ async def follow(
                 return
             for item in reader.deltas():
                 if item.get("type") == ev.LIVE_DELTA and "at" in item:
-                    for event in response.emitter.live(item["step"], item["at"], item["text"]):
+                    place = item["step"], item["at"], item["text"], item.get("again", 0)
+                    for event in response.emitter.live(*place):
                         yield event
 
 

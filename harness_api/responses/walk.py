@@ -12,7 +12,8 @@ from uuid import UUID
 
 from harness_api.responses.ids import Ref
 from harness_common.core import events as ev
-from harness_common.core.message import Message, from_json
+from harness_common.core.budget import spent_by
+from harness_common.core.message import Json, Message, from_json
 from harness_common.core.run import Status
 from harness_common.store.db import Database, Row
 from harness_common.store.run_reads import read_events, read_messages, read_tool_calls
@@ -27,6 +28,16 @@ class Answered:
 
     step: int
     message: Message
+    input_tokens: int
+    output_tokens: int
+    restarts: int = 0
+    """How many models before had begun to show an answer in this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """Models were asked for something that is not shown."""
+
     input_tokens: int
     output_tokens: int
 
@@ -44,6 +55,10 @@ class Failed:
     """An attempt at this step came to nothing; what was shown of it does not count."""
 
     step: int
+    restarts: int = 0
+    """How often its text had begun anew, with another model."""
+    input_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +76,7 @@ class Ended:
     status: Status
 
 
-Fact = Answered | Ran | Failed | Asks | Ended
+Fact = Answered | Paid | Ran | Failed | Asks | Ended
 
 
 class Walk:
@@ -97,12 +112,18 @@ class Walk:
     async def _fact(self, row: Row) -> Fact | None:
         kind, step, payload = row["type"], row["step"], row["payload"]
         if kind == ev.MODEL_ANSWERED:
-            message = await self._message(step)
-            return Answered(step, message, payload["input_tokens"], payload["output_tokens"])
+            message, restarts = await self._message(step), payload.get("restarts", 0)
+            tokens = payload["input_tokens"], payload["output_tokens"]
+            return Answered(step, message, *tokens, restarts)
         if kind == ev.STEP_COMPLETED and payload.get("calls"):
             return Ran(step, await self._calls(step))
         if kind in _FAILED:
-            return Failed(step)
+            detail = payload.get("error", {}).get("detail") or {}
+            return Failed(step, detail.get("restarts", 0), *_spent(detail))
+        if kind == ev.CONTEXT_FULL and any(tokens := _spent(payload)):
+            return Paid(*tokens)
+        if kind == ev.CONTEXT_COMPACTED and "input_tokens" in payload:
+            return Paid(payload["input_tokens"], payload["output_tokens"])
         if kind == ev.RUN_WAITING and payload.get("for") == "input":
             return Asks([c for c in payload["calls"] if c["kind"] == "input"])
         if kind in ev.TERMINAL_EVENTS:
@@ -135,3 +156,8 @@ class Walk:
                     return from_json(row["body"])
             if len(rows) < _PAGE:
                 return Message("assistant", ())
+
+
+def _spent(said: Json) -> tuple[int, int]:
+    tokens_in, tokens_out, _ = spent_by(said)
+    return tokens_in, tokens_out

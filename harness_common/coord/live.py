@@ -40,9 +40,11 @@ class _Shown:
         self.pieces = pieces
         self.end = event.get("at", 0) + sum(map(len, pieces or ()))
 
-    def goes_on(self, step: int, at: int | None) -> bool:
+    def goes_on(self, step: int, at: int | None, again: int) -> bool:
         """Tell whether a piece of text `at` this place of a step's answer follows right after."""
         if self.pieces is None or self.event["step"] != step:
+            return False
+        if self.event.get("again", 0) != again:
             return False
         return at is None or at == self.end
 
@@ -87,13 +89,16 @@ class LiveStream:
         self._growing.pop(run_id, None)
         self._add(_Shown(run_id, event, None))
 
-    def delta(self, run_id: UUID, step: int, text: str, at: int | None = None) -> None:
+    def delta(
+        self, run_id: UUID, step: int, text: str, at: int | None = None, again: int = 0
+    ) -> None:
         """Show a piece of answer text, `at` so many characters from its start; joined to the piece
         before it when it follows right after that, which it does when it does not say where it is.
+        The text of another model, asked `again` after so many had begun theirs, is another text.
         """
         self._chars += len(text)
         shown = self._growing.get(run_id)
-        if shown is not None and shown.goes_on(step, at):
+        if shown is not None and shown.goes_on(step, at, again):
             shown.grow(text)
             if self._chars > _LIMIT_CHARS:
                 self._drop_oldest()
@@ -101,6 +106,8 @@ class LiveStream:
         event: dict[str, Any] = {"type": "answer.delta", "step": step}
         if at is not None:
             event["at"] = at
+        if again:
+            event["again"] = again
         shown = _Shown(run_id, event, [text])
         self._growing[run_id] = shown
         self._add(shown)

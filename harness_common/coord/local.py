@@ -92,9 +92,12 @@ class LocalLive(LiveStream):
         """Show an event of a run now."""
         self._bus.publish(f"{_PREFIX}:live:{run_id.hex}", orjson.dumps(event))
 
-    def delta(self, run_id: UUID, step: int, text: str, at: int | None = None) -> None:
+    def delta(
+        self, run_id: UUID, step: int, text: str, at: int | None = None, again: int = 0
+    ) -> None:
         """Show a piece of answer text now."""
         event = {"type": "answer.delta", "step": step, "text": text}
+        event |= {"again": again} if again else {}
         self.emit(run_id, event if at is None else event | {"at": at})
 
     def nudge(self) -> None:

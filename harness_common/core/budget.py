@@ -49,6 +49,34 @@ class Limits:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What answers of models have cost."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        """Return what both have cost."""
+        return Spent(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cost_usd + other.cost_usd,
+        )
+
+    def __sub__(self, other: Spent) -> Spent:
+        """Return this without the part `other`; what binary fractions leave is nothing."""
+        return Spent(
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            round(self.cost_usd - other.cost_usd, 12),
+        )
+
+
+FREE: Final = Spent()
+
+
 def is_shared(limit: float | None, own: float | None) -> bool:
     """Tell whether a cap of a run is its parent's: what it has is less than its agent allows."""
     return limit is not None and (own is None or limit < own)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from datetime import datetime
 from typing import Final
 
 from harness_common.core import events as ev
+from harness_common.core.budget import with_spent
 from harness_common.core.context_view import CONTEXT, Compaction
-from harness_common.core.ending import cancelled, then, within_limits
+from harness_common.core.ending import cancelled, charged, then, within_limits
 from harness_common.core.events import Event
 from harness_common.core.message import Json
 from harness_common.core.run import PERMIT, RunState, Transition
@@ -24,7 +26,10 @@ OVERFLOW: Final = "CONTEXT_OVERFLOW"
 
 
 def context_full(state: RunState, full: ContextFull, number: int) -> Transition:
-    """Let a compaction come before the step, which is not counted: it has done nothing yet."""
+    """Let a compaction come before the step, which is not counted: it has done nothing yet but to
+    ask judges.
+    """
+    state = charged(state, full.spent)
     if state.cancel_requested:
         return cancelled(state)
     told: dict[str, Json] = {
@@ -36,7 +41,8 @@ def context_full(state: RunState, full: ContextFull, number: int) -> Transition:
     memo = {k: v for k, v in state.memo.items() if k != PERMIT}
     memo[FULL] = {**told, "turn": state.turn}
     nxt = replace(state, next_kind=COMPACT, memo=memo)
-    return Transition(nxt, (Event(ev.CONTEXT_FULL, told, number),))
+    spent = with_spent({}, *astuple(full.spent))
+    return Transition(nxt, (Event(ev.CONTEXT_FULL, {**told, **spent}, number),))
 
 
 def without_full(memo: Mapping[str, Json]) -> Mapping[str, Json]:

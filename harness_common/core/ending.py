@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from harness_common.core import events as ev
-from harness_common.core.budget import exceeded
+from harness_common.core.budget import Spent, exceeded
 from harness_common.core.events import Event
 from harness_common.core.message import Json
 from harness_common.core.run import RunState, Status, Transition
@@ -61,6 +61,16 @@ def give_up(state: RunState, reason: str) -> Transition:
         "message": f"stopped after {state.turn} model answers and {state.step} steps: {reason}",
     }
     return end(replace(state, error=error), Status.FAILED, reason)
+
+
+def charged(state: RunState, spent: Spent) -> RunState:
+    """Add to what a run has used what no result of a step tells of."""
+    return replace(
+        state,
+        input_tokens=state.input_tokens + spent.input_tokens,
+        output_tokens=state.output_tokens + spent.output_tokens,
+        cost_usd=state.cost_usd + spent.cost_usd,
+    )
 
 
 def past_deadline(state: RunState, now: datetime) -> bool:

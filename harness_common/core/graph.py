@@ -19,6 +19,9 @@ Reducer = Literal["replace", "append", "add", "merge", "union"]
 
 MODEL_CALL: Final = "graph__model"
 """The ledger's name of a model node's sampling."""
+ANSWER_CUT: Final = "ANSWER_CUT"
+REFUSED: Final = "REFUSED"
+_FINISH: Final = {None: "stop", ANSWER_CUT: "length", REFUSED: "refusal"}
 APPROVAL_CALL: Final = "graph__approval"
 """The ledger's name of an approval node's question."""
 WAIT_CALL: Final = "wait"
@@ -33,6 +36,14 @@ MAX_CALLS: Final = 64
 """Calls of one step at most: a larger map takes several steps, each of a bounded size."""
 CALLS_PER_SLOT: Final = 8
 """How many items of a map one step takes for each that may be under way at the same time."""
+
+
+def finish_of(error_type: str | None) -> str | None:
+    """Name how the answer ended that a model node's call has for an outcome; None if it has none.
+
+    It follows from the outcome, as nothing else of an answer is kept while its step is put off.
+    """
+    return _FINISH.get(error_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from datetime import datetime
 from harness_common.core import events as ev
 from harness_common.core.ending import cancelled, end, then, within_limits
 from harness_common.core.events import Event
-from harness_common.core.graph import MODEL_CALL
+from harness_common.core.graph import MODEL_CALL, finish_of
 from harness_common.core.message import Json
 from harness_common.core.run import RunState, Status, Transition
 from harness_common.core.step import NODE, CallOutcome, NodesDone
@@ -33,7 +33,7 @@ def nodes_done(
     )
     events = (
         *told,
-        *(_answered(o, number) for o in outcomes if o.name == MODEL_CALL and not o.error_type),
+        *(_answered(o, number) for o in outcomes if _is_answer(o)),
         *(Event(e.type, e.payload, number) for e in done.events),
         Event(ev.STEP_COMPLETED, {"kind": NODE, "calls": len(outcomes)}, number),
     )
@@ -52,12 +52,16 @@ def nodes_done(
     return within_limits(recorded, now, over)
 
 
+def _is_answer(outcome: CallOutcome) -> bool:
+    return outcome.name == MODEL_CALL and finish_of(outcome.error_type) is not None
+
+
 def _answered(outcome: CallOutcome, number: int) -> Event:
     """Tell of a model node's answer what is told of any model answer."""
     payload: dict[str, Json] = {
         "call": f"{number}.{outcome.index}",
         "model": outcome.served_by,
-        "finish": "stop",
+        "finish": finish_of(outcome.error_type),
         "input_tokens": outcome.input_tokens,
         "output_tokens": outcome.output_tokens,
         "cost_usd": outcome.cost_usd,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from harness_common.core.budget import FREE, Spent
 from harness_common.core.step import (
     Failure,
     StepResult,
@@ -64,6 +65,8 @@ class Released:
     """The owner gives the step back unfinished (its process is told to stop)."""
 
     why: str
+    spent: Spent = FREE
+    """What answers of models have cost that are on record nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from harness_common.core.approval_rules import (
     queued,
     waits_for_approval,
 )
-from harness_common.core.ending import cancelled, end, give_up, past_deadline, then
+from harness_common.core.ending import cancelled, charged, end, give_up, past_deadline, then
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.events import Event
 from harness_common.core.inputs import (
@@ -260,7 +260,8 @@ def _owner_lost(state: RunState, one: Input, now: datetime) -> Transition:
 
 
 def _released(state: RunState, one: Input, now: datetime) -> Transition:
-    free = replace(state, claimed=False)
+    assert isinstance(one, Released)
+    free = charged(replace(state, claimed=False), one.spent)
     return cancelled(free) if state.cancel_requested else Transition(free)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
+from harness_common.core.budget import FREE, Spent
 from harness_common.core.events import Event
 from harness_common.core.guidance import NOTHING, Guidance
 from harness_common.core.message import Json, Message
@@ -52,6 +53,8 @@ class ModelAnswered:
     """What the prompt was made of (`core.context_record`); part of the event."""
     session_summary: str | None = None
     """What the session is to remember if the run ends here, less than 2 KB."""
+    restarts: int = 0
+    """How many models before the one that answered had begun to show an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ class ContextFull:
     limit: int
     fixed: int
     """What of it no compaction makes smaller."""
+    spent: Spent = FREE
+    """What judges of the input have cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,8 @@ class ToolsWaiting:
     """Some calls wait; finished calls of the same answer are kept in the ledger."""
 
     outcomes: tuple[CallOutcome, ...]
+    spent: Spent = FREE
+    """What answers of models have cost that the step asks for anew when it goes on."""
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -192,6 +199,7 @@ class ToolsUnknown:
 
     outcomes: tuple[CallOutcome, ...]
     unknown: tuple[int, ...]
+    spent: Spent = FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +207,12 @@ class StepCancelled:
     """The owner stopped at a safe point because a cancel was asked for."""
 
     outcomes: tuple[CallOutcome, ...] = ()
+    spent: Spent = FREE
+    """What answers of models have cost that are on record nowhere."""
+    kept: Spent = FREE
+    """What those have cost that are: whoever does the step anew counts them, and a run that ends
+    here does it now.
+    """
 
 
 @dataclass(frozen=True, slots=True)

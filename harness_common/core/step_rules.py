@@ -8,10 +8,18 @@ from typing import Final, assert_never
 
 from harness_common.core import events as ev
 from harness_common.core.approval_rules import asked_events, needs_people, queued, undecided
-from harness_common.core.budget import exceeded, spent_by
+from harness_common.core.budget import Spent, exceeded, spent_by
 from harness_common.core.context_step import compacted, context_full, without_full
 from harness_common.core.denials import count_denials, is_denied
-from harness_common.core.ending import cancelled, end, give_up, past_deadline, then, within_limits
+from harness_common.core.ending import (
+    cancelled,
+    charged,
+    end,
+    give_up,
+    past_deadline,
+    then,
+    within_limits,
+)
 from harness_common.core.events import Event
 from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.graph import MODEL_CALL
@@ -71,13 +79,7 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     if isinstance(failure.detail, Mapping):
         if failure.code == GuardrailBlocked.code:
             events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
-        tokens_in, tokens_out, cost_usd = spent_by(failure.detail)
-        free = replace(
-            free,
-            input_tokens=free.input_tokens + tokens_in,
-            output_tokens=free.output_tokens + tokens_out,
-            cost_usd=free.cost_usd + cost_usd,
-        )
+        free = charged(free, Spent(*spent_by(failure.detail)))
     if state.cancel_requested:
         return then(events, cancelled(free))
     if past_deadline(state, now):
@@ -133,14 +135,14 @@ def step_done(state: RunState, one: Input, now: datetime) -> Transition:
         case ContextFull() | Compacted() | NodesDone() | ForeignStepped():
             done = _others_done(free, one.result, number, now)
         case ToolsWaiting():
-            done = _tools_waiting(free, one.result, number)
-        case ToolsUnknown(outcomes, unknown):
-            done = _tools_unknown(free, outcomes, unknown, number)
-        case StepCancelled(outcomes) if not state.cancel_requested:
+            done = _tools_waiting(charged(free, one.result.spent), one.result, number)
+        case ToolsUnknown(outcomes, unknown, spent):
+            done = _tools_unknown(charged(free, spent), outcomes, unknown, number)
+        case StepCancelled(outcomes, spent) if not state.cancel_requested:
             # A signal alone cancels nothing: only what Postgres holds does. The step is given back.
-            return Transition(free, outcomes=outcomes)
-        case StepCancelled(outcomes):
-            done = cancelled(free, outcomes)
+            return Transition(charged(free, spent), outcomes=outcomes)
+        case StepCancelled(outcomes, spent, kept):
+            done = cancelled(charged(free, spent + kept), outcomes)
         case other:
             assert_never(other)
     if one.turn_over and done.state.status is Status.RUNNING:
@@ -375,6 +377,8 @@ def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
         "tools": [u.name for u in answer.message.tool_uses()],
     }
     out |= {n: v for n in _OF_CACHES if (v := getattr(answer, n))}
+    if answer.restarts:
+        out["restarts"] = answer.restarts
     if answer.scripted:
         out["scripted"] = True
     if answer.first_token_ms is not None:

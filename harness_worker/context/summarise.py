@@ -19,7 +19,7 @@ from harness_common.core.errors import Permanent
 from harness_common.core.tokens import text_tokens
 
 _LEAST_PIECE_TOKENS: Final = 200
-_MOST_CALLS: Final = 64
+MOST_CALLS: Final = 64
 """More pieces than this are not summarised by a model: the fixed form is made by code."""
 
 
@@ -73,7 +73,7 @@ async def _reduced(
     while True:
         parts = pieces(iter(entries), piece_tokens)
         calls += len(parts)
-        if calls > _MOST_CALLS:
+        if calls > MOST_CALLS:
             raise Permanent(
                 f"the record has {len(parts)} pieces of {piece_tokens} tokens",
                 code="SUMMARY_TOO_MANY_PIECES",

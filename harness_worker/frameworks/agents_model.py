@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatRequest, ChatResult, Model, ToolDef
+from harness_common.core.budget import Spent
 from harness_common.core.errors import Permanent
 from harness_common.core.message import Json, Message, Role, Text, ToolResult, ToolUse
 from harness_common.store.foreign import Blob, ForeignStore, Place
@@ -49,6 +50,8 @@ class Turns:
     store: ForeignStore
     thread: str
     step: int
+    kept: Callable[[Spent], None] = lambda _: None
+    """Told what an answer of ours has cost that is on record now."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
@@ -84,6 +87,9 @@ class Turns:
                 (1, "cost_usd", Blob("json", json.dumps(cost_usd).encode())),
             ]
             await self.store.put_writes(place, task, "", kept)
+            if isinstance(model, OurModel):
+                used = response.usage
+                self.kept(Spent(used.input_tokens, used.output_tokens, cost_usd))
         self.cost_usd += cost_usd
         self.input_tokens += response.usage.input_tokens
         self.output_tokens += response.usage.output_tokens

@@ -161,8 +161,12 @@ class Calls:
         )
         return None
 
+    async def keep(self) -> None:
+        """Write down what has ended: the turn comes to nothing, and its step commits none of it."""
+        await self._keeper.flush()
+
     async def close(self) -> None:
-        """Write down what is still to be kept."""
+        """Leave what is still to be kept to the commit of the step."""
         await self._keeper.close()
 
     def ended(self) -> tuple[CallOutcome, ...]:

@@ -18,6 +18,7 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, StateSnapshot
 
+from harness_common.core.budget import Spent
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.message import Json
 from harness_common.core.step import StepResult
@@ -49,6 +50,9 @@ async def run(turn: Turn) -> StepResult:
             await graph.ainvoke(_input(turn), config, interrupt_before="*", durability="sync")
             return result_of(turn, Gave(_head(saver), told={"nodes": [], "superstep": 0}))
         return await _superstep(turn, graph, saver, config, usage)
+    except BaseException:
+        await turn.calls.keep()
+        raise
     finally:
         CURRENT.reset(token)
         await turn.calls.close()
@@ -68,12 +72,17 @@ async def _superstep(
         if answers is None:
             return result_of(turn, None)
         go_on: Command[Any] | None = Command(resume=answers) if answers else None
-        await graph.ainvoke(go_on, config, interrupt_after="*", durability="sync")
+        try:
+            await graph.ainvoke(go_on, config, interrupt_after="*", durability="sync")
+        finally:
+            # A superstep that waits or fails has this alone: its nodes ask anew when it is run
+            # again.
+            turn.calls.scope.held.paid += _spent(usage)
         state = await graph.aget_state(config)
         asked = await _answers(turn, state)
         if asked is None or turn.calls.waits():
             return result_of(turn, None)
-    used = usage.usage_metadata.values()
+    used = _spent(usage)
     told = {"nodes": list(before.next), "superstep": (state.metadata or {}).get("step")}
     return result_of(
         turn,
@@ -81,10 +90,16 @@ async def _superstep(
             _head(saver),
             None if state.next else output_of(state.values),
             told,
-            sum(u["input_tokens"] for u in used),
-            sum(u["output_tokens"] for u in used),
+            used.input_tokens,
+            used.output_tokens,
         ),
     )
+
+
+def _spent(usage: UsageMetadataCallbackHandler) -> Spent:
+    """Return the tokens of the answers that came; their price nobody knows."""
+    used = usage.usage_metadata.values()
+    return Spent(sum(u["input_tokens"] for u in used), sum(u["output_tokens"] for u in used))
 
 
 async def _answers(turn: Turn, state: StateSnapshot) -> dict[str, Json] | None:

@@ -46,9 +46,13 @@ async def run(turn: Turn) -> StepResult:
     items, agent = await _state(turn, first, family)
     turn.calls.add_tools([as_tool(tool) for tool in _tools(family.values())])
     token = CURRENT.set(turn.calls)
-    turns = Turns(turn.store, turn.thread, turn.calls.scope.step)
+    scope = turn.calls.scope
+    turns = Turns(turn.store, turn.thread, scope.step, scope.held.keep)
     try:
         return await _turn(turn, agent, items, turns)
+    except BaseException:
+        await turn.calls.keep()
+        raise
     finally:
         CURRENT.reset(token)
         await turn.calls.close()

@@ -85,10 +85,11 @@ def result_of(turn: Turn, gave: Gave | None) -> StepResult:
     outcomes = turn.calls.outcomes
     unknown = tuple(i for i, o in outcomes.items() if o.status is CallStatus.UNKNOWN)
     if unknown:
-        return ToolsUnknown(turn.calls.ended(), unknown)
+        return ToolsUnknown(turn.calls.ended(), unknown, turn.calls.scope.held.paid)
     waits = tuple(o for o in outcomes.values() if o.wait is not None)
     if waits or gave is None:
-        return ToolsWaiting(_in_order((*turn.calls.ended(), *waits)))
+        calls = _in_order((*turn.calls.ended(), *waits))
+        return ToolsWaiting(calls, turn.calls.scope.held.paid)
     said = () if gave.output is None else (Message("assistant", (Text(gave.output),)),)
     return ForeignStepped(
         kind=turn.spec.kind,

@@ -46,6 +46,8 @@ class Asked:
     capabilities: Capabilities
     """Of the model that answered."""
     guidance: Guidance
+    restarts: int = 0
+    """How many models before had begun to show an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,13 @@ async def ask(
     while the provider is throttled.
     """
     models = ctx.spec.models if chain is None else tuple(chain)
-    return await _Asking(ctx, request, show, form, models, memo).run()
+    asking = _Asking(ctx, request, show, form, models, memo)
+    try:
+        return await asking.run()
+    except HarnessError as error:
+        if asking.shown > 1:  # so that the record tells how much may have been shown
+            error.detail = {**error.detail, "restarts": asking.shown - 1}
+        raise
 
 
 def first_model(ctx: StepContext) -> Model:
@@ -126,6 +134,8 @@ class _Asking:
         self._events: list[Event] = []
         self._failures = ctx.run.state.failures
         self._most = ctx.spec.retry.max_attempts
+        self.shown = 0
+        """How many models have shown text."""
 
     async def run(self) -> Asked:
         later: list[_Candidate] = []
@@ -158,6 +168,7 @@ class _Asking:
 
     async def _try(self, one: _Candidate, *, is_last: bool) -> Asked | None:
         """Ask one model; None when the next one is to be asked. Raises what ends the question."""
+        before = self.shown
         try:
             answer = await self._one(one, is_last=is_last)
         except (Limited, Transient, Permanent) as error:
@@ -172,6 +183,7 @@ class _Asking:
             one.name,
             one.model.capabilities,
             Guidance(events=(*self._events, *self._degraded(one.name))),
+            before,
         )
 
     async def _look(self, name: str, model: Model) -> _Candidate:
@@ -208,11 +220,13 @@ class _Asking:
         """Return where the text of one model goes."""
         live, run_id, number = self._ctx.runtime.live, self._ctx.run.id, self._ctx.number
 
-        shown = 0
+        shown, again = 0, self.shown
 
         async def on_delta(text: str) -> None:
             nonlocal shown
-            live.delta(run_id, number, text, shown)
+            if text:
+                self.shown = again + 1
+            live.delta(run_id, number, text, shown, again)
             shown += len(text)
 
         return on_delta

@@ -194,12 +194,12 @@ async def _summary(ctx: StepContext, calls: SummaryCalls, older: Sequence[Shown]
     return await summarise(
         [_cleaned(ctx, one) for one in older],
         calls.ask,
-        piece_tokens=_piece_tokens(ctx, calls, model),
+        piece_tokens=piece_tokens(ctx, calls, model),
         summary_tokens=calls.summary_tokens,
     )
 
 
-def _piece_tokens(ctx: StepContext, calls: SummaryCalls, model: Model) -> int:
+def piece_tokens(ctx: StepContext, calls: SummaryCalls, model: Model) -> int:
     """Return the longest piece that surely fits the summarising model."""
     rules = ctx.spec.context
     window = model.capabilities.context_window_tokens

@@ -74,20 +74,18 @@ class Rails:
         ctx, rails = self.ctx, self.ctx.spec.guardrails.input
         if not rails:
             return tuple(shown)
-        hops = ctx.run.acting.hops
-        known = ctx.run.state.memo.get(RAILED, [hops, 0])
-        passed = seen = known[1] if known[0] == hops else 0
+        before = seen = passed(ctx)
         out = list[Shown]()
         for one in shown:
-            if not _is_said_by_user(one.message):
+            if not is_said_by_user(one.message):
                 out.append(one)
                 continue
             number = int(one.origin) if one.origin.isdecimal() else 0  # 0: of an earlier run
-            is_new = number > passed
+            is_new = number > before
             seen = max(seen, number)
             out.append(Shown(await self._user_message(one.message, rails, is_new), one.origin))
-        if seen != passed:
-            self.said.append(Guidance(memo={RAILED: [hops, seen]}))
+        if seen != before:
+            self.said.append(Guidance(memo={RAILED: [ctx.run.acting.hops, seen]}))
         return tuple(out)
 
     async def rewritten(self, shown: Sequence[Shown]) -> tuple[Shown, ...]:
@@ -98,7 +96,7 @@ class Rails:
         return tuple(
             [
                 Shown(await self._user_message(one.message, rails, False), one.origin)
-                if _is_said_by_user(one.message)
+                if is_said_by_user(one.message)
                 else one
                 for one in shown
             ]
@@ -198,7 +196,14 @@ class Rails:
         return _finding(rail, where, rail.why or why, rewritten)
 
 
-def _is_said_by_user(message: Message) -> bool:
+def passed(ctx: StepContext) -> int:
+    """Return the number of the last message that the acting agent's rails have let pass."""
+    hops = ctx.run.acting.hops
+    known = ctx.run.state.memo.get(RAILED, [hops, 0])
+    return int(known[1]) if known[0] == hops else 0
+
+
+def is_said_by_user(message: Message) -> bool:
     """Tell whether a person said this, and not the platform in its name."""
     return (
         message.role == "user"

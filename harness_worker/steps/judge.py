@@ -64,7 +64,7 @@ class Judges:
         A judge that does not answer in the form asked for lets nothing pass. Raises what
         `Model.chat` raises, `Limited` while its provider is throttled.
         """
-        spec = await self._spec(rail.agent)
+        spec = await self.spec(rail.agent)
         parts = _parts(text)
         for number, part in enumerate(parts, 1):
             of = "" if len(parts) == 1 else f" (part {number} of {len(parts)})"
@@ -97,7 +97,16 @@ class Judges:
         self.cost_usd += answer.cost_usd or 0.0
         return _verdict(answer.message.text())
 
-    async def _spec(self, name: str) -> AgentSpec:
+    def chars_for(self, spec: AgentSpec, rail: JudgeRail, chars: int) -> tuple[int, int]:
+        """Return how long the questions about a text of so many characters are, and how many."""
+        calls = len(_starts(chars))
+        around = len(_SYSTEM) + len(spec.system) + len(rail.question) + _OVERLAP_CHARS
+        return chars + calls * around, calls
+
+    async def spec(self, name: str) -> AgentSpec:
+        """Return a judge's definition, of the version that the run has pinned or pins now. Raises
+        `Permanent` without one.
+        """
         tenant_id, db = self.ctx.run.tenant_id, self.ctx.runtime.db
         version = self.ctx.run.state.memo.get(JUDGES, {}).get(name) or self._versions.get(name)
         if version is None:
@@ -121,8 +130,11 @@ class Judges:
 
 def _parts(text: str) -> list[str]:
     """Cut a long text into parts that overlap: nothing of it passes without having been judged."""
-    starts = range(0, max(1, len(text) - _OVERLAP_CHARS), _TEXT_CHARS - _OVERLAP_CHARS)
-    return [text[at : at + _TEXT_CHARS] for at in starts]
+    return [text[at : at + _TEXT_CHARS] for at in _starts(len(text))]
+
+
+def _starts(chars: int) -> range:
+    return range(0, max(1, chars - _OVERLAP_CHARS), _TEXT_CHARS - _OVERLAP_CHARS)
 
 
 def _verdict(said: str) -> str:

@@ -34,10 +34,11 @@ async def run(ctx: StepContext) -> ModelAnswered | ContextFull:
         return await recorded_compaction_due(ctx) or await recorded_answer(ctx)
     rails = Rails(ctx)
     try:
-        return await _asked(ctx, rails)
+        done = await _asked(ctx, rails)
     except HarnessError as error:
         rails.charge(error)
         raise
+    return replace(done, spent=ctx.held.paid) if isinstance(done, ContextFull) else done
 
 
 async def _asked(ctx: StepContext, rails: Rails) -> ModelAnswered | ContextFull:
@@ -117,4 +118,5 @@ def _answered(asked: Asked) -> ModelAnswered:
         scripted=asked.capabilities.scripted,
         first_token_ms=answer.first_token_ms,
         cache_write_tokens=answer.usage.cache_write_tokens,
+        restarts=asked.restarts,
     )

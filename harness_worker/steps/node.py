@@ -16,7 +16,7 @@ from harness_common.contracts.graph_compile import compiled
 from harness_common.contracts.output import canonical
 from harness_common.core.errors import Permanent
 from harness_common.core.events import Event
-from harness_common.core.graph import APPROVAL_CALL, MODEL_CALL, WAIT_CALL, Graph
+from harness_common.core.graph import APPROVAL_CALL, MODEL_CALL, WAIT_CALL, Graph, finish_of
 from harness_common.core.graph_log import (
     Asked,
     Plan,
@@ -86,7 +86,7 @@ async def _with_calls(
     if ctx.run.overrides.get("recorded"):
         outcomes = await _recorded(ctx, runner, calls)
     else:
-        models = ModelCalls(ctx, sum(call.name == MODEL_CALL for call in calls))
+        models = ModelCalls(ctx, scope, sum(call.name == MODEL_CALL for call in calls))
         made = GraphCalls(runner, models, graph, asked)
         outcomes = await made.run(calls, put_off_until(ctx.messages))
         told = tuple(models.events)
@@ -161,7 +161,7 @@ def _follow(
     values = [value_of(outcome) for outcome in outcomes]
     take(progress, asked, values)
     done = _result(follow_up(progress, scope.clock()))
-    sampled = sum(o.name == MODEL_CALL and o.status is CallStatus.SUCCEEDED for o in outcomes)
+    sampled = sum(o.name == MODEL_CALL and finish_of(o.error_type) is not None for o in outcomes)
     return replace(
         done,
         outcomes=tuple(outcomes),

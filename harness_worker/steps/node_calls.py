@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from harness_common.core.approval import told_edited
+from harness_common.core.budget import Spent
 from harness_common.core.errors import HarnessError, Limited, Transient
 from harness_common.core.graph import MODEL_CALL, Graph
 from harness_common.core.graph_log import Asked
@@ -70,13 +71,22 @@ class GraphCalls:
             try:
                 await asyncio.gather(*tasks.values(), return_exceptions=True)
             finally:
-                await self._keeper.close()
+                await self._keep()
             raise
         if self._put_off is not None:
-            await self._keeper.flush()
-            raise self._models.unkept(self._put_off)
+            await self._keep()
+            raise self._put_off
         await self._keeper.close()
         return [self._outcomes[call.index] for call in calls]
+
+    async def _keep(self) -> None:
+        """Write down what has ended, since the step does not, and who pays for it."""
+        await self._keeper.flush()
+        for index in self._keeper.kept:
+            one = self._outcomes[index]
+            if one.name == MODEL_CALL:
+                spent = Spent(one.input_tokens, one.output_tokens, one.cost_usd)
+                self._runner.scope.held.keep(spent)
 
     async def _one(self, call: PendingCall, not_before: dict[int, datetime]) -> None:
         at = not_before.get(call.index)

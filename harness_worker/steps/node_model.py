@@ -9,41 +9,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, Usage
-from harness_common.core.budget import exceeded, with_spent
+from harness_common.core.budget import FREE, Spent, exceeded
 from harness_common.core.doubt import CONTRACT
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.events import Event
-from harness_common.core.graph import MODEL_CALL
+from harness_common.core.graph import ANSWER_CUT, MODEL_CALL, REFUSED
 from harness_common.core.message import Json, user
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
+from harness_common.store.db import DatabaseUnavailable
 from harness_worker.steps.asking import ask, options_for
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.answer import read_answer
 from harness_worker.steps.contract.request import contracted
 from harness_worker.steps.contract.terms import Terms, terms_of
-from harness_worker.tools.call import CancelAsked, PendingCall
+from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope
+from harness_worker.tools.notes import write_event
 
 _CHARS_PER_TOKEN: Final = 3
-
-
-@dataclass(slots=True)
-class _Spent:
-    """What the answers to one question have cost."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-
-    def add(self, other: _Spent) -> None:
-        self.input_tokens += other.input_tokens
-        self.output_tokens += other.output_tokens
-        self.cost_usd += other.cost_usd
 
 
 @dataclass(slots=True)
@@ -51,7 +39,7 @@ class _Question:
     """One call of a model node while it is being answered."""
 
     call: PendingCall
-    spent: _Spent = field(default_factory=_Spent)
+    spent: Spent = FREE
     begun: float = field(default_factory=time.monotonic)
 
     def failed(self, code: str, message: str) -> CallOutcome:
@@ -59,8 +47,16 @@ class _Question:
 
     def answered(self, answer: ChatResult, text: str) -> CallOutcome:
         if answer.finish == "refusal":
-            return self._outcome(CallStatus.FAILED, text, "REFUSED", answer.model)
+            return self._outcome(CallStatus.FAILED, text, REFUSED, answer.model)
         return self._outcome(CallStatus.SUCCEEDED, text, None, answer.model)
+
+    def cut(self, answer: ChatResult, max_tokens: int) -> CallOutcome:
+        """Fail with the beginning of an answer that has no end: nothing may be built on it."""
+        told = (
+            f"the answer was cut off at max_output_tokens ({max_tokens}): raise it, or ask for "
+            f"less. It begins: {answer.message.text()}"
+        )
+        return self._outcome(CallStatus.FAILED, told, ANSWER_CUT, answer.model)
 
     def _outcome(
         self, status: CallStatus, content: str, error: str | None, model: str | None = None
@@ -86,11 +82,11 @@ class _Question:
 class ModelCalls:
     """The model nodes of one step, and what there is to tell of them."""
 
-    def __init__(self, ctx: StepContext, calls: int) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: StepContext, scope: ToolScope, calls: int) -> None:
+        self._ctx, self._scope = ctx, scope
         self._streams = calls == 1
         self.events: list[Event] = []
-        self._lost = _Spent()
+        """What could not be told at once."""
         self._repairs = Counter[str]()
         self._memo = dict(ctx.run.state.memo)
         state = ctx.run.state
@@ -112,23 +108,13 @@ class ModelCalls:
         try:
             return await self._answer(question)
         except Limited:
-            self._lost.add(question.spent)
             raise
         except HarnessError as error:
             state = self._ctx.run.state
             again = state.failures + 1 < state.retry.max_attempts
             if isinstance(error, Transient) and again:
-                self._lost.add(question.spent)
                 raise
             return question.failed(error.error_code, error.message)
-
-    def unkept(self, error: HarnessError) -> HarnessError:
-        """Return an error that puts the step off with what answers without an outcome have cost."""
-        lost = self._lost
-        error.detail = with_spent(
-            error.detail, lost.input_tokens, lost.output_tokens, lost.cost_usd
-        )
-        return error
 
     async def _answer(self, question: _Question) -> CallOutcome:
         """Ask until an answer has the form that is wanted, as often as the contract lets it."""
@@ -155,15 +141,27 @@ class ModelCalls:
             answer, read = await read_answer(
                 ctx, terms, got.answer, model=got.name, so_far=self._repairs
             )
-            self.events += (*got.guidance.events, *read.events)
+            await self._tell((*got.guidance.events, *read.events))
             if read.stop is not None:
                 told = dict(read.error or {})
                 return question.failed(str(told.get("code")), str(told.get("message")))
+            if not read.again and read.output is None and answer.finish == "length":
+                return question.cut(answer, request.max_tokens)
             if not read.again:
                 text = answer.message.text() if read.output is None else read.output
                 return question.answered(answer, text)
             request = replace(request, messages=(*request.messages, answer.message, *read.messages))
             memo = read.memo[CONTRACT]
+
+    async def _tell(self, events: Sequence[Event]) -> None:
+        """Put on record what an answer took, before the answer itself is: the step may be put off,
+        or its process die, and nobody else would tell of it.
+        """
+        for event in events:
+            try:
+                await write_event(self._scope, event.type, dict(event.payload))
+            except DatabaseUnavailable:
+                self.events.append(event)
 
     def _may_ask(self) -> None:
         """Raise when the run is to be left, or has no budget left."""
@@ -181,8 +179,8 @@ class ModelCalls:
 
     def _pay(self, question: _Question, answer: ChatResult) -> None:
         usage = answer.usage
-        spent = _Spent(usage.input_tokens, usage.output_tokens, answer.cost_usd or 0.0)
-        question.spent.add(spent)
+        spent = Spent(usage.input_tokens, usage.output_tokens, answer.cost_usd or 0.0)
+        question.spent += spent
         self._tokens += usage.input_tokens + usage.output_tokens
         self._cost_usd += spent.cost_usd
 
@@ -232,6 +230,6 @@ def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
         usage = Usage(chars // _CHARS_PER_TOKEN + 1, request.max_tokens)
         asks = 1 + ctx.spec.contract.reasks if "output_schema" in row["arguments"] else 1
         tokens += asks * (usage.input_tokens + usage.output_tokens)
-        model = row["arguments"].get("model", ctx.spec.model)
-        cost_usd += asks * (prices.cost_usd(model, usage) or 0.0)
+        chain = _chain(ctx, row["arguments"])
+        cost_usd += asks * max(prices.cost_usd(name, usage) or 0.0 for name in chain)
     return tokens, cost_usd

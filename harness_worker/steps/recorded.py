@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from harness_common.contracts.model import Capabilities, ChatResult, Usage
 from harness_common.core.context_view import about_summary, is_summary
-from harness_common.core.errors import Permanent
+from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.message import Message, loads
 from harness_common.core.step import COMPACT, CallOutcome, Compacted, ContextFull, ModelAnswered
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.core.values import replace
+from harness_worker.steps.asking import first_model
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.contract.answer import read_by
+from harness_worker.steps.contract.terms import Terms, terms_of
+from harness_worker.steps.policy import offered
+from harness_worker.steps.registry import registry_of
 
 
 async def recorded_answer(ctx: StepContext) -> ModelAnswered:
@@ -25,17 +31,36 @@ async def recorded_answer(ctx: StepContext) -> ModelAnswered:
             f"the source run has no model answer in step {ctx.number}", code="NOT_RECORDED"
         )
     message: Message = loads(row["body"])
-    summary = row["payload"]
-    if summary is not None:
-        # An answer that was no final one, since a guard asked for another, is none here either.
-        answer = ModelAnswered(message=message, finish=summary["finish"], model=summary["model"])
-        goes_on = row["more"] and not message.tool_uses()
-        return replace(answer, finish="pause") if goes_on else answer
     if message.tool_uses():
-        return ModelAnswered(message=message, finish="tool_calls", model="recorded")
-    return ModelAnswered(
-        message=message, finish="pause" if row["more"] else "stop", model="recorded"
-    )
+        summary = row["payload"] or {"finish": "tool_calls", "model": "recorded"}
+        return ModelAnswered(message=message, finish=summary["finish"], model=summary["model"])
+    summary = row["payload"] or {"finish": "stop", "model": "recorded"}
+    answer = ModelAnswered(message=message, finish=summary["finish"], model=summary["model"])
+    answer = await _in_form(ctx, answer, is_last=not row["more"])
+    # An answer that was no final one, since a guard asked for another, is none here either.
+    return replace(answer, finish="pause") if row["more"] else answer
+
+
+async def _in_form(ctx: StepContext, answer: ModelAnswered, *, is_last: bool) -> ModelAnswered:
+    """Return a recorded answer with what its contract makes of it, as when it was given: after the
+    last one nobody can be asked again.
+    """
+    terms = replace(await _terms(ctx), is_last=is_last)
+    read = read_by(terms, ChatResult(answer.message, Usage(), answer.finish, answer.model))
+    if read.guidance.stop is not None and ctx.spec.guardrails.output:
+        return answer  # what a guardrail made of an answer has no form to keep to
+    return replace(answer, guidance=read.guidance)
+
+
+async def _terms(ctx: StepContext) -> Terms:
+    """Return the contract of the step; tools matter to it where they are asked for by text."""
+    try:
+        can = first_model(ctx).capabilities
+    except (Invalid, Permanent):
+        can = Capabilities(tools=True)
+    by_text = ctx.spec.contract.actions == "always" or not can.tools
+    tools = await offered(ctx, await registry_of(ctx)) if by_text else ()
+    return terms_of(ctx, can, tools)
 
 
 async def recorded_compaction_due(ctx: StepContext) -> ContextFull | None:

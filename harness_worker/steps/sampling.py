@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from harness_common.contracts.model import ChatRequest, ChatResult, Model, OnDelta
+from harness_common.core.budget import Spent
 from harness_common.core.errors import Limited
 from harness_common.core.message import Json
 from harness_worker.steps.context import StepContext
@@ -23,7 +24,8 @@ async def sample(
     """Ask a model once.
 
     `memo` holds the run's slot in a paced release, that of the run when it is None; a
-    refused call takes a new one if it `wants_slot`. Raises what `Model.chat` raises, and `Limited`
+    refused call takes a new one if it `wants_slot`. What the answer costs is the step's from then
+    on, however that ends. Raises what `Model.chat` raises, and `Limited`
     without a call while the provider is throttled.
     """
     throttles, state = ctx.runtime.throttles, ctx.run.state
@@ -37,5 +39,7 @@ async def sample(
         raise await throttles.refused(
             error, called_at, state.limited, wants_slot=wants_slot(error)
         ) from None
+    usage = answer.usage
+    ctx.held.paid += Spent(usage.input_tokens, usage.output_tokens, answer.cost_usd or 0.0)
     throttles.worked(model.scope, answer.rate)
     return answer

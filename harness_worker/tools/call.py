@@ -15,6 +15,7 @@ from harness_common.contracts.blob import Blobs
 from harness_common.contracts.sandbox import Sandbox
 from harness_common.contracts.skill import PinnedSkill
 from harness_common.coord.live import LiveStream
+from harness_common.core.budget import Spent
 from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import CallStatus
@@ -154,6 +155,10 @@ class HeldRun(Protocol):
     writing: int
     cancel_requested: bool
     release_asked: bool
+    paid: Spent
+
+    def keep(self, spent: Spent) -> None:
+        """Note that answers of models that were paid for are on record."""
 
 
 @dataclass(frozen=True, slots=True)

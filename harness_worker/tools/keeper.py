@@ -33,6 +33,8 @@ class Keeper:
     def __init__(self, scope: ToolScope) -> None:
         self._scope = scope
         self._new: list[CallOutcome] = []
+        self.kept: set[int] = set()
+        """The calls whose results the ledger has, by index."""
         self._task: asyncio.Task[None] | None = None
         self._writing = False
 
@@ -91,4 +93,5 @@ class Keeper:
                 "claim_id": scope.run.claim_id,
                 "outcomes": json_codec.dumps_text(rows),
             }
-            await run_sql(conn, "call_keep", params, timeout_s)
+            kept = await run_sql(conn, "call_keep", params, timeout_s)
+        self.kept.update(row["idx"] for row in kept)

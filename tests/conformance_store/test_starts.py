@@ -21,6 +21,7 @@ from harness_common.commands import (
     steer_run,
 )
 from harness_common.core.errors import Conflict, Invalid, NotFound
+from harness_common.core.graph import APPROVAL_CALL
 from harness_common.core.inputs import StepFailed
 from harness_common.core.run import Status
 from harness_common.core.step import Failure
@@ -146,6 +147,25 @@ async def test_a_fork_goes_on_from_a_checkpoint_with_its_messages_and_ledger(pla
     assert [(r["id"], r["relation"]) for r in lineage.above] == [(run_id, "forked_from")]
     with pytest.raises(Invalid):
         await fork_run(play.db, play.tenant_id, run_id, ForkRun(step=4))
+
+
+async def test_a_fork_asks_for_itself_what_a_graph_asked_a_person(play):
+    """Of a step that it does anew; what people said before its checkpoint stands."""
+    run_id = await play.start("hello")
+    for step in (1, 3):
+        await play.step(run_id, say("asking", tools=[APPROVAL_CALL, "look"]))
+        await play.step(run_id, ran("yes", "found"))
+        assert (await play.read(run_id)).state.step == step + 1
+    made = await fork_run(play.db, play.tenant_id, run_id, ForkRun(step=3))
+    calls = [
+        (c["step"], c["name"], c["status"], c["result"]) for c in await play.calls(made.run_id)
+    ]
+    assert calls == [
+        (2, APPROVAL_CALL, "succeeded", "yes"),
+        (2, "look", "succeeded", "found"),
+        (4, APPROVAL_CALL, "proposed", None),
+        (4, "look", "succeeded", "found"),
+    ]
 
 
 async def test_a_fork_of_a_fork_begins_where_its_source_began(play):

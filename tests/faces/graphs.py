@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -157,3 +159,31 @@ def leave() -> StateGraph:
     graph.add_node("act", needs_leave)
     graph.add_edge(START, "act")
     return graph
+
+
+# --- a model of the framework beside a question ---
+
+
+def thinks() -> StateGraph:
+    """Two nodes side by side ask a model; one of them asks a person then."""
+    model = GenericFakeChatModel(messages=iter(answer_of(n) for n in count()))
+
+    async def think(state: Asked) -> Asked:
+        await model.ainvoke("hm")
+        return {"messages": [], "names": ["thought"]}
+
+    async def wonder(state: Asked) -> Asked:
+        await model.ainvoke("hm?")
+        return {"messages": [], "names": [interrupt("Who?")]}
+
+    graph = StateGraph(Asked)
+    for name, node in (("think", think), ("wonder", wonder)):
+        graph.add_node(name, node)
+        graph.add_edge(START, name)
+    return graph
+
+
+def answer_of(number: int) -> AIMessage:
+    used = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12}
+    about = {"model_name": "fake"}
+    return AIMessage(f"{number}", usage_metadata=used, response_metadata=about)

@@ -17,7 +17,7 @@ from tests.faces.worker import working
 
 GRAPHS = {
     name: f"tests.faces.graphs:{name}"
-    for name in ("chain", "parallel", "with_tool_node", "questions", "leave")
+    for name in ("chain", "parallel", "with_tool_node", "questions", "leave", "thinks")
 }
 TOOLS = (graphs.note, graphs.slow_note, graphs.look, graphs.risky)
 
@@ -114,6 +114,19 @@ async def test_interrupts_are_questions(client, agent):
     run = await end(client, run.id)
     assert (run.status, run.output) == ("succeeded", "ann and carol")
     assert graphs.effects().read_text() == "hello ann\n", "the node ran again, its effect did not"
+
+
+async def test_the_tokens_of_a_superstep_that_waits_are_counted(client, agent):
+    """A node that finished is not run again; the one that asked is, and asks its model again."""
+    await agent("thinks")
+    run = await client.runs.create("g", "hi")
+    run = await end(client, run.id)
+    assert run.status == "waiting_input"
+    assert (run.usage.input_tokens, run.usage.output_tokens) == (20, 4)
+    await client.runs.answer(run.id, "ann")
+    run = await end(client, run.id)
+    assert run.status == "succeeded", run.error
+    assert (run.usage.input_tokens, run.usage.output_tokens) == (30, 6)
 
 
 async def test_policy_and_approval_stand_before_a_call_in_a_node(client, agent):

@@ -19,9 +19,9 @@ from harness_common.core.message import Message, Text, ToolUse
 REF = Ref(UUID(int=7))
 
 
-def answered(step: int, text: str, *uses: str) -> Answered:
+def answered(step: int, text: str, *uses: str, restarts: int = 0) -> Answered:
     calls = (ToolUse(f"c{i}", name, {"a": 1}) for i, name in enumerate(uses))
-    return Answered(step, Message("assistant", (Text(text), *calls)), 1, 1)
+    return Answered(step, Message("assistant", (Text(text), *calls)), 1, 1, restarts)
 
 
 def texts(events) -> str:
@@ -79,6 +79,38 @@ def test_a_failed_attempt_takes_a_stride_whatever_was_shown_of_it():
     assert a[0].seq == STRIDE
     assert shown.output == unseen.output
     assert a[0].body["output_index"] == 1, "the items of one stream have places of their own"
+
+
+def test_the_text_of_a_model_that_answers_for_another_is_not_mixed_with_its_text():
+    """Live and from the record alike, whatever was seen of the first."""
+    live, late, record = (Emitter(REF, frozenset()) for _ in range(3))
+    seen = [*live.live(1, 0, "Hel"), *live.live(1, 0, "Good ", 1), *live.live(1, 3, "lo")]
+    assert texts(seen) == "HelGood "
+    list(late.live(1, 5, "day", 1))
+    said = answered(1, "Good day", restarts=1)
+    seen += live.take(said)
+    rests = [list(one.take(said)) for one in (late, record)]
+    assert rests[0] == rests[1]
+    assert seen[-1].seq == rests[1][-1].seq > STRIDE
+    assert [e.seq for e in seen] == sorted({e.seq for e in seen})
+    assert live.output == record.output
+    assert [i["content"][0]["text"] for i in live.output] == ["Good day"]
+    items = [e.body["output_index"] for e in seen if e.type == "response.output_item.done"]
+    assert items == [0, 1], "the text that is no answer has a place of its own"
+    cut = next(e.seq for e in seen if e.body.get("delta") == "Good ")
+    rest = [r for e in rests[1] if (r := e.after(cut)) is not None]
+    assert texts(rest) == "day", "who was cut off reads the rest exactly"
+
+
+def test_an_attempt_in_which_several_models_failed_takes_a_stride_for_each():
+    live, record = Emitter(REF, frozenset()), Emitter(REF, frozenset())
+    seen = [*live.live(1, 0, "Hel"), *live.live(1, 0, "Good", 1)]
+    for one in (live, record):
+        seen += one.take(Failed(1, restarts=1, input_tokens=4))
+    a, b = (list(e.take(answered(1, "right"))) for e in (live, record))
+    assert [e.seq for e in a] == [e.seq for e in b]
+    assert a[0].seq == 2 * STRIDE
+    assert (record.input_tokens, record.output_tokens) == (5, 1)
 
 
 def test_live_text_that_the_record_does_not_have_is_closed():

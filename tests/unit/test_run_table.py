@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness_common.core import events as ev
-from harness_common.core.budget import Limits
+from harness_common.core.budget import Limits, Spent
 from harness_common.core.errors import IllegalTransition
 from harness_common.core.inputs import (
     Admit,
@@ -644,6 +644,36 @@ def test_a_step_that_was_stopped_without_a_cancel_flag_is_given_back():
     assert done.ready
     assert done.outcomes == (outcome(),)
     assert done.events == ()
+
+
+COST = Spent(5, 2, 0.5)
+
+
+def used(done) -> Spent:
+    state = done.state
+    return Spent(state.input_tokens, state.output_tokens, state.cost_usd)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Released("stops", COST),
+        StepDone(replace(waits(), spent=COST), NOW),
+        StepDone(ToolsUnknown((outcome(),), (1,), COST), NOW),
+        StepDone(StepCancelled(spent=COST, kept=Spent(70, 70, 7)), NOW),
+        StepDone(ContextFull("limit", 900, 800, 100, COST), NOW),
+    ],
+    ids=["released", "waiting", "unknown", "signalled", "full"],
+)
+def test_what_an_attempt_has_paid_that_comes_to_nothing_is_the_runs(one):
+    assert used(advance(running(input_tokens=1), [one], NOW)) == Spent(6, 2, 0.5)
+
+
+def test_a_run_that_is_cancelled_pays_also_for_what_nobody_counts_any_more():
+    one = StepDone(StepCancelled(spent=COST, kept=Spent(70, 70, 7)), NOW)
+    done = advance(running(cancel_requested=True), [one], NOW)
+    assert used(done) == Spent(75, 72, 7.5)
+    assert done.events[-1].payload["input_tokens"] == 75
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────

@@ -70,8 +70,8 @@ class FakeLive:
     def emit(self, run_id: UUID, event: dict[str, Any]) -> None:
         del run_id, event
 
-    def delta(self, run_id: UUID, step: int, text: str, at: int = 0) -> None:
-        del run_id, step, text, at
+    def delta(self, run_id: UUID, step: int, text: str, at: int = 0, again: int = 0) -> None:
+        del run_id, step, text, at, again
 
     def nudge(self) -> None:
         pass

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.context_rules import ContextRules
+from harness_common.contracts.guardrails import Guardrails
 from harness_common.core.inputs import OwnerLost
 from harness_common.core.run import Status
+from harness_common.core.step import COMPACT
 from harness_common.store.claim import unclaim
 from harness_worker.advance import answer
 from harness_worker.budgets import PLATFORM, reserve
 from tests.store.play import sql
 from tests.worker.runtime import claim_tools_step, make_runtime
+from tests.worker.test_handoff import put
 
 
 class NoPrices:
@@ -118,6 +124,37 @@ async def test_the_platform_has_a_budget_of_its_own(play, runtime):
         assert "the platform's tokens_per_day" in state.waiting["message"]
     finally:
         await sql(play.db, "UPDATE platform SET tokens_per_day = NULL")
+
+
+async def test_the_judges_of_a_step_are_reserved_for(play, runtime):
+    """Each takes the text that it judges, and says up to 500 tokens."""
+    await limit(play, tokens_per_day=50_000)
+    await put(play, "critic", max_output_tokens=500)
+    judge = {"kind": "judge", "agent": "critic"}
+    rails = Guardrails.model_validate({"input": [judge], "output": [judge]})
+    ctx = await claim_tools_step(runtime, play, await play.start("x" * 3_000))
+    spec = AgentSpec(guardrails=rails, max_output_tokens=1_000)
+    await reserve(replace(ctx, spec=spec))
+    # The input twice and its answer; the answer, the judge of it, and the judge of the input.
+    least = 2 * 1_000 + 1_000 + 1_000 + 2 * 500
+    assert least < (await account(play))["reserved_tokens"] < least + 1_500
+
+
+async def test_a_compaction_is_reserved_for(play, runtime):
+    await limit(play, tokens_per_day=50_000)
+    ctx = await claim_tools_step(runtime, play, await play.start("x" * 9_000))
+    run = replace(ctx.run, state=replace(ctx.run.state, next_kind=COMPACT))
+    await reserve(replace(ctx, run=run, spec=AgentSpec(model="fake/x")))
+    assert 3_000 + 1_000 < (await account(play))["reserved_tokens"] < 3_000 + 1_000 + 1_000
+
+
+async def test_a_compaction_that_asks_no_model_reserves_nothing(play, runtime):
+    await limit(play, tokens_per_day=50_000)
+    ctx = await claim_tools_step(runtime, play, await play.start("x" * 9_000))
+    run = replace(ctx.run, state=replace(ctx.run.state, next_kind=COMPACT))
+    rules = ContextRules(strategy="extract")
+    await reserve(replace(ctx, run=run, spec=AgentSpec(model="fake/x", context=rules)))
+    assert (await account(play))["reserved_tokens"] == 0
 
 
 async def test_what_a_dead_owner_reserved_is_given_back(play, runtime):

@@ -24,7 +24,7 @@ from harness_worker.tools.breakers import Breakers
 from tests.fakes.anthropic_server import FakeAnthropic
 from tests.fakes.openai_server import Answer, FakeOpenAI, refusal
 from tests.store.play import Play, ran, say, sql
-from tests.worker.runtime import make_runtime
+from tests.worker.runtime import FakeLive, make_runtime
 
 MINE, NEXT = "openai/gpt-4.1", "anthropic/claude-sonnet-4-6"
 OVERLOADED = refusal(529, "Overloaded", kind="overloaded_error")
@@ -292,11 +292,34 @@ async def test_a_chain_is_reserved_at_the_price_of_its_dearest(chain):
     run = await chain.play.read(await chain.play.start("x" * 40_000))
     none: Any = None
 
-    def reserved(*fallback: str) -> float:
+    async def reserved(*fallback: str) -> float:
         spec = AgentSpec(model="openai/gpt-5-mini", fallback_models=fallback)
         said = (Message("user", (Text("x" * 40_000),)),)
         ctx = StepContext(run, spec, (), said, (), none, chain.runtime, none)
-        return _estimate(ctx)[1]
+        return (await _estimate(ctx))[1]
 
-    assert reserved("anthropic/claude-opus-5") > 5 * reserved()
-    assert reserved("scripted/x") == reserved()
+    assert await reserved("anthropic/claude-opus-5") > 5 * await reserved()
+    assert await reserved("scripted/x") == await reserved()
+
+
+async def test_the_text_of_a_model_that_broke_off_is_told_apart_from_that_of_the_next(chain):
+    shown: list[tuple[str, int, int]] = []
+
+    class Live(FakeLive):
+        def delta(self, run_id: UUID, step: int, text: str, at: int = 0, again: int = 0) -> None:
+            shown.append((text, at, again))
+
+    live: Any = Live()
+    chain.runtime.live = live
+    chain.first.default = Answer(pieces=("Hel", "lo", "!"), cut_after=2, delay_s=0.1)
+    run_id = await chain.run()
+    assert {again for _, _, again in shown} == {0}
+    shown.clear()
+    await chain.step(run_id)
+    (said,) = await chain.told(run_id, "model.answered")
+    assert said["restarts"] == 1
+    assert shown[0] == ("Hel", 0, 0)
+    (first, *_) = [one for one in shown if one[2] == 1]
+    assert first[1] == 0
+    output = (await chain.play.read(run_id)).state.output
+    assert "".join(text for text, _, again in shown if again == 1) == output

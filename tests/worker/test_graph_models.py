@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,14 +12,17 @@ from pydantic import ValidationError
 
 from harness_api.responses.ids import Ref
 from harness_api.responses.walk import Answered, Walk
+from harness_common.commands import cancel_run
 from harness_common.contracts.agent import AgentSpec
-from harness_common.contracts.model import ChatRequest, ChatResult, OnDelta, Usage
+from harness_common.contracts.model import ChatRequest, ChatResult, Finish, OnDelta, Usage
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
+from harness_worker.advance import release_all
+from harness_worker.steps.node_model import most_of_nodes
 from tests.store.play import sql
 from tests.worker.graph_runs import go_on, graph_worker, step
-from tests.worker.runtime import FakeModels, make_shared, say_nothing
+from tests.worker.runtime import FakeModels, claim_tools_step, make_shared, say_nothing
 from tests.worker.test_budgets import NoPrices
 from tests.worker.test_graph_runs import admit
 
@@ -35,10 +40,16 @@ output: "${{/nodes/sort/output/label?}}"
 ONE = 'nodes: {ask: {kind: model, prompt: "p", MORE}}'
 
 
-class Models(FakeModels):
-    """A registry whose models each have a list of answers; an exception is raised."""
+class Cut(str):
+    """An answer that was cut off at the most tokens it may have."""
 
-    def __init__(self, **answers: list[str | HarnessError]) -> None:
+
+class Models(FakeModels):
+    """A registry whose models each have a list of answers; an exception is raised. An event is set
+    when it is asked for, and never answered.
+    """
+
+    def __init__(self, **answers: list[str | HarnessError | asyncio.Event]) -> None:
         super().__init__(say_nothing)
         self.answers = answers
         self.asked: list[tuple[str, ChatRequest]] = []
@@ -61,8 +72,12 @@ class _One(FakeModels):
         said = self.models.answers[self.name.partition("/")[2]].pop(0)
         if isinstance(said, HarnessError):
             raise said
-        message = Message("assistant", (Text(said),))
-        return ChatResult(message, self.models.usage, "stop", self.name)
+        if isinstance(said, asyncio.Event):
+            said.set()
+            await asyncio.Event().wait()
+        message = Message("assistant", (Text(str(said)),))
+        finish: Finish = "length" if isinstance(said, Cut) else "stop"
+        return ChatResult(message, self.models.usage, finish, self.name)
 
 
 async def worker(db, text, models, **spec):
@@ -175,6 +190,161 @@ async def test_the_output_of_a_graph_has_the_form_that_was_asked_for(
     if status is Status.FAILED:
         assert run.state.error["code"] == "OUTPUT_NOT_IN_FORM"
         assert "label" in run.state.error["message"]
+
+
+async def test_an_answer_that_was_cut_off_is_no_value_and_says_so(play, db):
+    runtime = await worker(db, ONE.replace("MORE", "max_output_tokens: 3"), Models(x=[Cut("It i")]))
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.FAILED
+    state = (await play.read(run_id)).state
+    assert state.error["code"] == "ANSWER_CUT"
+    assert "max_output_tokens (3)" in state.error["message"]
+    assert "It i" in state.error["message"]
+    assert (state.turn, state.input_tokens, state.output_tokens) == (1, 7, 3)
+    (told,) = [e["payload"] for e in await play.events(run_id) if e["type"] == "model.answered"]
+    assert (told["finish"], told["model"]) == ("length", "fake/x")
+    await play.check_whole(run_id)
+
+
+async def test_a_graph_may_go_on_without_an_answer_that_was_cut_off(play, db):
+    text = ONE.replace("MORE", "on_error: go_on") + '\noutput: "${/nodes/ask/error/code}"'
+    runtime = await worker(db, text, Models(x=[Cut("It i")]))
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert (await play.read(run_id)).state.output == "ANSWER_CUT"
+
+
+async def test_an_object_that_is_whole_was_not_cut_off(play, db):
+    runtime = await worker(db, CLASSIFY, Models(x=[Cut('{"label": "bug"}')]))
+    run_id = await play.start("it crashes")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert (await play.read(run_id)).state.output == "bug"
+
+
+async def told(play, run_id, name):
+    return [e["payload"] for e in await play.events(run_id) if e["type"] == name]
+
+
+async def test_a_repair_is_told_also_when_its_step_is_put_off(play, db):
+    shared = await make_shared(db)
+    models = Models(x=["{'label': 'bug',}", Limited("later", retry_after_s=0.01), '{"label": "x"}'])
+    text = PAIR.replace("MORE", f"output_schema: {json.dumps(FORM)}")
+    runtime = await worker(db, text, models)
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.DELAYED
+    assert len(await told(play, run_id, "answer.repaired")) == 1
+    await admit(shared, play, run_id)
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert len(models.asked) == 3
+    assert len(await told(play, run_id, "answer.repaired")) == 1, "once"
+    await play.check_whole(run_id)
+
+
+async def test_who_answered_instead_is_told_also_when_the_step_is_put_off(play, db):
+    shared = await make_shared(db)
+    gone = Permanent("no such key", code="MODEL_AUTH")
+    models = Models(x=[gone, gone, gone], y=["one", Limited("later", retry_after_s=0.01), "two"])
+    text = PAIR.replace("MORE", "parse: text")
+    runtime = await worker(db, text, models, fallback_models=["fake/y"])
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.DELAYED
+    await admit(shared, play, run_id)
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    degraded = await told(play, run_id, "model.degraded")
+    assert [d["served_by"] for d in degraded] == ["fake/y", "fake/y"]
+
+
+IN_TURN = 'nodes: {each: {kind: map, over: [1, 2], parallel: 1, do: {prompt: "${/item}"}}}'
+
+
+@pytest.mark.parametrize(("text", "first"), [(CLASSIFY, "no"), (IN_TURN, "one")])
+async def test_what_was_paid_before_a_cancel_is_on_record(play, db, text, first):
+    """Of the question that is left, and of the answers that the ledger has."""
+    asked = asyncio.Event()
+    runtime = await worker(db, text, Models(x=[first, asked]))
+    run_id = await play.start("it crashes")
+    await step(runtime, play, run_id)
+    working = asyncio.ensure_future(step(runtime, play, run_id))
+    await asked.wait()
+    await cancel_run(db, play.tenant_id, run_id, by="ann")
+    runtime.held[run_id].cancel()
+    assert await working is Status.CANCELLED
+    state = (await play.read(run_id)).state
+    assert (state.input_tokens, state.output_tokens) == (7, 3)
+    await play.check_whole(run_id)
+
+
+async def test_an_answer_of_an_earlier_attempt_is_paid_by_a_run_that_is_cancelled(play, db):
+    shared = await make_shared(db)
+    asked = asyncio.Event()
+    models = Models(x=["one", Limited("later", retry_after_s=0.01), asked])
+    runtime = await worker(db, IN_TURN, models)
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.DELAYED
+    await admit(shared, play, run_id)
+    working = asyncio.ensure_future(step(runtime, play, run_id))
+    await asked.wait()
+    await cancel_run(db, play.tenant_id, run_id, by="ann")
+    runtime.held[run_id].cancel()
+    assert await working is Status.CANCELLED
+    assert (await play.read(run_id)).state.input_tokens == 7
+
+
+async def test_a_worker_that_stops_keeps_the_answers_that_came(play, db):
+    """However short ago: it is neither asked for nor paid again."""
+    asked = asyncio.Event()
+    models = Models(x=["one", asked, "two"])
+    runtime = await worker(db, IN_TURN, models)
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    working = asyncio.ensure_future(step(runtime, play, run_id))
+    await asked.wait()
+    release_all(runtime)
+    assert await working is Status.RUNNING
+    assert [c["status"] for c in await play.calls(run_id)] == ["succeeded", "proposed"]
+    assert (await play.read(run_id)).state.input_tokens == 0, "whoever ends the step counts it"
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert len(models.asked) == 3
+    assert (await play.read(run_id)).state.input_tokens == 14
+
+
+async def test_what_was_paid_for_a_question_that_is_given_back_is_on_record(play, db):
+    asked = asyncio.Event()
+    models = Models(x=["no", asked, '{"label": "bug"}'])
+    runtime = await worker(db, CLASSIFY, models)
+    run_id = await play.start("it crashes")
+    await step(runtime, play, run_id)
+    working = asyncio.ensure_future(step(runtime, play, run_id))
+    await asked.wait()
+    release_all(runtime)
+    assert await working is Status.RUNNING
+    assert (await play.read(run_id)).state.input_tokens == 7
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert (await play.read(run_id)).state.input_tokens == 14
+
+
+class Dear:
+    """The price of a call, by model."""
+
+    def cost_usd(self, name: str, usage: object) -> float:
+        del usage
+        return {"fake/x": 1.0, "fake/y": 5.0}[name]
+
+
+async def test_a_node_reserves_the_price_of_the_dearest_of_its_chain(play, db):
+    models = Models()
+    text = ONE.replace("MORE", "parse: text")
+    runtime = await worker(db, text, models, fallback_models=["fake/y"])
+    prices: Any = Dear()
+    models.prices = prices
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    ctx = await claim_tools_step(runtime, play, run_id)
+    ctx = replace(ctx, spec=await runtime.agent(ctx.run))
+    assert most_of_nodes(ctx)[1] == 5.0
 
 
 def graph(node, **spec):

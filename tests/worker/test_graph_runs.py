@@ -597,6 +597,43 @@ async def test_a_fork_goes_on_from_any_checkpoint_without_repeating_what_was_don
     assert len(seen) == 7
 
 
+PAID = """
+nodes:
+  ask: {kind: approval, ask: "Pay ${/input}?"}
+  pay: {kind: tool, tool: pay, args: {i: "${/input}"}}
+edges: ["ask -> pay"]
+"""
+
+
+@pytest.mark.parametrize("verdict", ["approved", "denied"])
+async def test_what_a_person_said_to_a_run_is_not_said_to_its_fork(play, db, shared, verdict):
+    """INV19: a yes is used once. A fork from before it pays again, and so asks again."""
+    paid: list[int] = []
+
+    async def pay(ctx, i):
+        paid.append(i)
+        return i
+
+    runtime = await graph_worker(db, PAID, [tool_of("pay", pay, "write")])
+    run_id = await play.start("7")
+    assert await go_on(runtime, play, run_id) is Status.WAITING_APPROVAL
+    await decide(db, play, run_id, verdict)
+    await admit(shared, play, run_id)
+    await go_on(runtime, play, run_id)
+    assert paid == ([7] if verdict == "approved" else [])
+    fork = (await fork_run(db, play.tenant_id, run_id, ForkRun(step=1))).run_id
+    assert await go_on(runtime, play, fork) is Status.WAITING_APPROVAL
+    await decide(db, play, fork, "approved")
+    await admit(shared, play, fork)
+    assert await go_on(runtime, play, fork) is Status.SUCCEEDED
+    assert paid == ([7, 7] if verdict == "approved" else [7])
+    await play.check_whole(fork)
+    if verdict == "approved":  # behind the yes there is nothing to ask, and nothing is paid again
+        later = (await fork_run(db, play.tenant_id, run_id, ForkRun(step=2))).run_id
+        assert await go_on(runtime, play, later) is Status.SUCCEEDED
+        assert paid == [7, 7]
+
+
 async def test_what_model_nodes_take_is_reserved_and_counts_for_the_day(play, db):
     reserved: list[int] = []
 

@@ -251,3 +251,21 @@ async def test_a_judge_reads_all_of_a_long_text(play, db):
     last = talker.asked[-1].messages[0].text()
     assert "(part 2 of 2)" in last
     assert last.count("</text>") == 1
+
+
+async def test_judges_that_were_asked_before_a_compaction_are_paid(play, db):
+    rails = {"input": [{"kind": "judge", "agent": "critic"}]}
+    runtime, talker = await guarded(play, db, rails, verdicts=['{"ok": true}'])
+    await put(play, "critic")
+    await sql(
+        db,
+        "UPDATE agents SET spec = jsonb_set(spec, '{context,window_tokens}', '1000') "
+        "WHERE name = 'a'",
+    )
+    run_id = await play.start("word " * 4_000)
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (len(talker.asked), state.next_kind) == (1, "compact")
+    assert (state.input_tokens, state.output_tokens, state.cost_usd) == (10, 5, 0.5)
+    (full,) = await events(play, run_id, "context.full")
+    assert full["payload"]["spent"] == {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.5}

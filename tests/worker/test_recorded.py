@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness_common.commands import ForkRun, fork_run
+from harness_common.contracts.agent import AgentSpec
+from harness_common.contracts.contract import ContractSpec
 from harness_common.contracts.model import ChatRequest
 from harness_common.contracts.tool import EffectClass, ToolContext
+from harness_common.core.guidance import Guidance
 from harness_common.core.run import Status
+from harness_common.store import json_codec
 from harness_worker.advance import answer
 from tests.store.play import ran, say, sql
 from tests.worker.runtime import make_runtime, make_tool
@@ -75,3 +81,54 @@ async def test_a_record_that_stops_early_fails_the_dry_run(play, runtime):
     made = await dry(play, source)
     run = await run_to_its_end(play, runtime, made)
     assert (run.state.status, run.state.error["code"]) == (Status.FAILED, "NOT_RECORDED")
+
+
+FORM = {"type": "object", "properties": {"label": {"type": "string"}}, "required": ["label"]}
+
+
+async def classifier(play, **more):
+    spec = AgentSpec(output_schema=FORM, max_turns=1000, **more)
+    await sql(
+        play.db,
+        "UPDATE agents SET spec = cast(:s AS jsonb)",
+        s=json_codec.dumps_text(spec.model_dump(mode="json")),
+    )
+
+
+async def test_a_dry_run_gives_the_output_in_its_form(play, runtime):
+    await classifier(play)
+    source = await play.start("q")
+    asked_again = replace(say("I think it is a bug."), guidance=Guidance(again=True))
+    await play.step(source, asked_again)
+    await play.step(source, say("```json\n{'label': 'bug',}\n```"))
+    made = await dry(play, source)
+    run = await run_to_its_end(play, runtime, made)
+    assert (run.state.status, run.state.output) == (Status.SUCCEEDED, '{"label":"bug"}')
+    (told,) = [e["payload"] for e in await play.events(made) if e["type"] == "answer.repaired"]
+    assert told["of"] == "output"
+    await play.check_whole(made)
+
+
+async def test_a_dry_run_of_a_run_that_never_found_the_form_ends_as_it_did(play, runtime):
+    await classifier(play)
+    source = await play.start("q")
+    stop = Guidance(stop="contract_violated", error={"code": "CONTRACT_VIOLATED"})
+    await play.step(source, replace(say("I think it is a bug."), guidance=stop))
+    run = await run_to_its_end(play, runtime, await dry(play, source))
+    assert (run.state.status, run.state.stop_reason) == (Status.FAILED, "contract_violated")
+    assert run.state.output is None
+
+
+async def test_a_dry_run_reads_what_was_asked_for_by_text_as_it_was_read(play, runtime):
+    """An action that holds the answer, and one that says that the answer comes next."""
+    await classifier(play, tools=("look",), contract=ContractSpec(actions="always"))
+    action = '{"thought": "t", "action": {"name": "respond_directly", "input": %s}}'
+    source = await play.start("q")
+    await play.step(source, replace(say(action % "{}"), guidance=Guidance(again=True)))
+    await play.step(source, say('{"label": "bug"}'))
+    run = await run_to_its_end(play, runtime, await dry(play, source))
+    assert (run.state.status, run.state.output) == (Status.SUCCEEDED, '{"label":"bug"}')
+    given = await play.start("q")
+    await play.step(given, say(action % '{"answer": {"label": "bug"}}'))
+    run = await run_to_its_end(play, runtime, await dry(play, given))
+    assert (run.state.status, run.state.output) == (Status.SUCCEEDED, '{"label":"bug"}')

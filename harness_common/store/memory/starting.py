@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from harness_common.core.graph import APPROVAL_CALL
 from harness_common.store import json_codec
 from harness_common.store.db import Row
 from harness_common.store.memory.commit import was_begun
@@ -133,7 +134,10 @@ def _copy(t: Tables, w: Row, source: Row, key: Row, snapshot: bytes | None) -> N
     if "recorded" in w["overrides"]:
         return
     for call in t.tool_calls.of(*of_source):
-        if call["step"] <= w["step"] + 1:
+        if call["name"] == APPROVAL_CALL and call["step"] == w["step"] + 1:
+            # What a person said there was said to the source: this run asks for itself.
+            t.tool_calls.insert(_copied(call, key, _QUESTION) | {"status": "proposed"})
+        elif call["step"] <= w["step"] + 1:
             status = call["status"] if call["status"] in _ENDED else "proposed"
             status = "unknown" if was_begun(call) else status
             t.tool_calls.insert(_copied(call, key, _LEDGER) | {"status": status, "attempt": 0})
@@ -143,6 +147,7 @@ def _copied(row: Row, key: Row, names: Iterable[str]) -> Row:
     return key | {name: row[name] for name in names}
 
 
+_QUESTION: Final = ("step", "idx", "tool_use_id", "name", "arguments")
 _LEDGER: Final = (
     "step", "idx", "tool_use_id", "name", "tool_version", "arguments", "fingerprint", "effect",
     "result", "error_type", "trust", "artifacts", "duration_ms", "cost_usd", "input_tokens",

@@ -53,7 +53,13 @@ WITH t AS (
         0, c.result, c.error_type, c.trust, c.artifacts, c.duration_ms, c.cost_usd, c.input_tokens, c.output_tokens, c.started_at, c.finished_at,
         c.ran_arguments, c.failed_attempts, c.duplicate_of, c.cached_from, c.served_by, c.policy
     FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step <= t.step + 1
-        AND NOT t.overrides ? 'recorded'
+        AND NOT t.overrides ? 'recorded' AND NOT (c.name = 'graph__approval' AND c.step > t.step)
+), question AS (
+    -- What a person said at a step that is done anew was said to the run that it comes from: this one asks for itself.
+    INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, arguments, status, attempt)
+    SELECT t.tenant_id, t.run_id, c.step, c.idx, c.tool_use_id, c.name, c.arguments, 'proposed', 0
+    FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step = t.step + 1
+        AND c.name = 'graph__approval' AND NOT t.overrides ? 'recorded'
 ), event AS (
     INSERT INTO events (tenant_id, run_id, seq, type, step, payload)
     SELECT t.tenant_id, t.run_id, e.n, e.v->>'type', (e.v->>'step')::int, e.v->'payload'

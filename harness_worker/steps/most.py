@@ -1,0 +1,84 @@
+"""The most that a step may take of models beside the agent's own answer: judges and summaries. The
+day's budget has to have room for it before they are asked (`budgets`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from harness_common.contracts.guardrails import JudgeRail
+from harness_common.contracts.model import Usage
+from harness_common.core.context_summary import instructions
+from harness_common.core.errors import Invalid, Permanent
+from harness_common.core.message import message_chars
+from harness_worker.context.summarise import MOST_CALLS
+from harness_worker.steps.compact import piece_tokens
+from harness_worker.steps.context import StepContext
+from harness_worker.steps.guardrails import is_said_by_user, passed
+from harness_worker.steps.judge import Judges
+from harness_worker.steps.summary_call import SummaryCalls
+
+CHARS_PER_TOKEN: Final = 3
+"""Low, so that an estimate is high: English has about four."""
+_QUESTION_TOKENS: Final = 50
+"""What stands around a piece of a record that is to be summarised."""
+
+Most = tuple[str, Usage]
+"""A model as an agent names it, and what it may take."""
+
+
+async def most_of_judges(ctx: StepContext) -> list[Most]:
+    """Return what the judges of a model step may take: of what users have said since they were
+    asked last, and of the answer.
+    """
+    rails, judges = ctx.spec.guardrails, Judges(ctx)
+    said = [len(text) for text in _new_texts(ctx)] if rails.input else []
+    answer = [ctx.spec.max_output_tokens * CHARS_PER_TOKEN]
+    found = list[Most]()
+    for rail, texts in [*((r, said) for r in rails.input), *((r, answer) for r in rails.output)]:
+        if not isinstance(rail, JudgeRail):
+            continue
+        try:
+            spec = await judges.spec(rail.agent)
+        except Permanent:
+            continue  # whoever asks it says so
+        for chars in texts:
+            asked, calls = judges.chars_for(spec, rail, chars)
+            tokens = asked // CHARS_PER_TOKEN + calls
+            found.append((spec.model, Usage(tokens, calls * spec.max_output_tokens)))
+    return found
+
+
+def _new_texts(ctx: StepContext) -> list[str]:
+    before = passed(ctx)
+    numbered = enumerate(ctx.messages, ctx.first)
+    return [m.text() for n, m in numbered if n > before and is_said_by_user(m)]
+
+
+def most_of_summaries(ctx: StepContext) -> list[Most]:
+    """Return what a compaction may take: all pieces of the conversation, and their summaries in
+    turn.
+    """
+    rules = ctx.spec.context
+    calls = SummaryCalls(ctx, rules.summary_tokens)
+    try:
+        model = calls.model()
+    except (Invalid, Permanent):
+        return []  # nobody is asked then
+    if rules.strategy != "summarise" or model.capabilities.scripted:
+        return []
+    piece = piece_tokens(ctx, calls, model)
+    asked = len(instructions(rules.summary_tokens)) // CHARS_PER_TOKEN + _QUESTION_TOKENS
+    chars = sum(message_chars(m) for m in ctx.history + ctx.messages)
+    size, left = chars // CHARS_PER_TOKEN + 1, MOST_CALLS
+    tokens_in = tokens_out = 0
+    while left > 0:
+        pieces = min(left, math.ceil(size / piece))
+        tokens_in += size + pieces * asked
+        tokens_out += pieces * rules.summary_tokens
+        left -= pieces
+        if pieces == 1:
+            break
+        size = pieces * rules.summary_tokens
+    return [(calls.name, Usage(tokens_in, tokens_out))]
