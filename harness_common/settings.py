@@ -181,6 +181,10 @@ class ToolSettings(_Group):
     breaker_open_s: Annotated[float, Field(gt=0)] = 10.0
     """How long a breaker stays open before one call tries the tool; doubled each time it fails."""
     breaker_open_max_s: Annotated[float, Field(gt=0)] = 300.0
+    breaker_wait_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long a call that changes nothing waits for an open breaker, holding nothing meanwhile;
+    one that is open for longer is told to the model at once.
+    """
     approval_expires_s: Annotated[float, Field(gt=0, le=366 * 86_400)] = 86_400.0
     """How long a person has to approve a call when policy says nothing else."""
 

@@ -55,11 +55,13 @@ async def attempts(scope: ToolScope, call: PendingCall, tool: Tool, leave: Leave
     while True:
         again = replace(call, attempt=call.attempt + len(tries)) if tries else call
         ended = await attempt(scope, again, tool)
-        is_shut = await tell(scope, call, tool, ended, leave)
-        leave = GO
         wait_s = _wait_s(ended, len(tries) + 1) if ended.retry else 0.0
-        is_last = not ended.retry or len(tries) + 1 >= most_attempts(tool.spec) or is_shut
-        if is_last or waited_s + wait_s > _PATIENCE_S:
+        is_last = not ended.retry or len(tries) + 1 >= most_attempts(tool.spec)
+        is_last = is_last or waited_s + wait_s > _PATIENCE_S
+        # Who tries a broken tool does so with all its attempts: the last one tells.
+        if is_last or leave.probe is None or not ended.fault:
+            is_last, leave = await tell(scope, call, tool, ended, leave) or is_last, GO
+        if is_last:
             if not tries:
                 return ended
             total_ms = (time.monotonic() - begun) * 1000

@@ -55,6 +55,8 @@ class Shut:
     failures: int
     reason: str
     updated_at: datetime
+    probing: bool = False
+    """A call tries the tool now: `until` is when that has to be over at the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +270,10 @@ class Breakers:
 
 def _shut(row: Row) -> Shut:
     """Read an open breaker; while a probe is under way it holds until that has to be over."""
-    held = [row["until"], row["probe_until"]] if row["probe_until"] else [row["until"]]
-    return Shut(row["tool"], max(held), row["failures"], row["reason"], row["updated_at"])
+    until, probe_until = row["until"], row["probe_until"]
+    probing = probe_until is not None and probe_until > until
+    held = probe_until if probing else until
+    return Shut(row["tool"], held, row["failures"], row["reason"], row["updated_at"], probing)
 
 
 def seconds_until(shut: Shut, now: datetime) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from harness_common.contracts.tool import EffectClass, Tool
@@ -41,6 +41,10 @@ from harness_worker.tools.validate import validate_arguments
 _BEGUN = {CallStatus.AWAITING_APPROVAL, CallStatus.RUNNING}
 _NEVER_BEGUN = "The step was stopped before this call began. Nothing was run."
 _NOT_MADE = {CallStatus.REJECTED, CallStatus.FAILED}
+_BREAKER = "breaker"
+"""What stands in the place of the result while a call waits for a breaker."""
+_PROBED, _LEAST = timedelta(seconds=1), timedelta(seconds=0.1)
+"""How long a call waits while another one tries the tool, and how long at the least."""
 _RANK = {EffectClass.READ: 0, EffectClass.IDEMPOTENT: 1, EffectClass.WRITE: 2}
 
 
@@ -221,7 +225,12 @@ class ToolRunner:
         if tool.spec.cache_s is not None and (found := await self._ledger.cached(call, tool)):
             return self._from_cache(call, tool, found)
         leave = await self._leave(call, tool)
+        if call.row["result"] == _BREAKER:
+            call = replace(call, resume_at=None)  # nothing of the call itself was waited for
         if isinstance(leave, Shut):
+            if (until := self._tried_again_at(tool, leave)) is not None:
+                wait = Wait(call.index, "time", until)
+                return self._outcome(call, tool, Ended(CallStatus.RUNNING, _BREAKER, wait=wait))
             outcome = self._outcome(
                 call, tool, _unavailable(leave, seconds_until(leave, scope.clock()))
             )
@@ -242,9 +251,20 @@ class ToolRunner:
             policy=call.policy and {**call.policy, "marks": list(marks)},
         )
 
+    def _tried_again_at(self, tool: Tool, shut: Shut) -> datetime | None:
+        """Return until when a call waits for an open breaker; None when the model is told, or the
+        tool's fallback called, at once. A write would look begun while it waits.
+        """
+        spec, now, most_s = tool.spec, self.scope.clock(), self.scope.settings.tool.breaker_wait_s
+        if spec.effect is EffectClass.WRITE or spec.fallback is not None or most_s == 0:
+            return None
+        if shut.probing:
+            return now + _PROBED
+        return max(shut.until, now + _LEAST) if seconds_until(shut, now) <= most_s else None
+
     async def _leave(self, call: PendingCall, tool: Tool) -> Leave | Shut:
-        """Ask the tool's breaker; a call that goes on after a wait has begun already."""
-        if call.status is CallStatus.RUNNING:
+        """Ask the tool's breaker; a call that goes on after a wait of its own has begun already."""
+        if call.status is CallStatus.RUNNING and call.row["result"] != _BREAKER:
             return GO
         spec = tool.spec
         return await self.scope.breakers.leave(self.scope.run.tenant_id, spec.name, spec.limit_s)

@@ -15,7 +15,9 @@ import pytest
 from harness_common.blobs.local import LocalBlobs
 from harness_common.contracts.tool import NewArtifact, ToolOutput
 from harness_common.core.errors import Denied, Invalid, Limited, Transient
+from harness_common.core.inputs import Admit, TimerDue
 from harness_common.core.policy import Decision, Verdict
+from harness_common.core.run import Status
 from harness_common.settings import ToolSettings
 from harness_common.store.artifacts import read_artifact
 from harness_worker.steps.tools import scope_of
@@ -23,7 +25,7 @@ from harness_worker.tools.breakers import GO, Breakers, Leave, Shut
 from harness_worker.tools.call import PendingCall
 from harness_worker.tools.gate import Gate
 from harness_worker.tools.runner import ToolRunner
-from tests.store.play import sql
+from tests.store.play import WHEN, sql
 from tests.worker.runtime import claim_tools_step
 from tests.worker.tool_steps import a_tool, a_worker, asked, die, events, work
 
@@ -162,6 +164,78 @@ async def test_a_breaker_opens_tries_once_and_closes(play, db):
     assert await call() == (None, [])
     assert await sql(db, "SELECT * FROM tool_breakers") == []
     assert script.calls == 6
+
+
+async def test_a_call_that_changes_nothing_waits_for_a_breaker_that_is_tried_again_soon(play, db):
+    """It holds no worker meanwhile, asks the breaker anew, and the model is told of nothing."""
+    script = Script(CUT)
+    resumed = []
+
+    async def fn(ctx, **args):
+        resumed.append(ctx.resumed)
+        return await script(ctx, **args)
+
+    tool = a_tool("t", "read", fn, max_attempts=1)
+    runtime = await a_worker(db, [tool], breaker_failures=1, breaker_open_s=10)
+    await work(runtime, play, await asked(play, ("t", {})))
+    waits = [await asked(play, ("t", {})) for _ in range(2)]
+    for run_id in waits:
+        (row,) = await work(runtime, play, run_id)
+        assert (row["status"], row["result"]) == ("running", "breaker")
+        run = await play.read(run_id)
+        assert (run.state.status, run.claim_id) == (Status.DELAYED, None)
+    assert script.calls == 1
+    script.steps = ["here"]
+    await its_time_comes(db, runtime.breakers)
+    await sql(db, "UPDATE runs SET not_before = :w WHERE not_before IS NOT NULL", w=WHEN)
+    for run_id in waits:
+        for one in (TimerDue(), Admit()):
+            assert await play.apply(await play.read(run_id), one) is not None
+        (row,) = await work(runtime, play, run_id)
+        assert (row["status"], row["result"]) == ("succeeded", "here")
+    assert resumed == [None] * 3, "what the call waited for was nothing of its own"
+    assert await sql(db, "SELECT * FROM tool_breakers") == []
+
+
+async def test_who_tries_a_broken_tool_does_so_with_all_its_attempts(play, db):
+    """One that works with the second attempt, as any read may, closes the breaker."""
+    script = Script(CUT)
+    tool = script.tool("t", "read", max_attempts=2)
+    runtime = await a_worker(db, [tool], breaker_failures=2, breaker_open_s=60)
+    await work(runtime, play, await asked(play, ("t", {})))
+    assert runtime.breakers.open
+    await its_time_comes(db, runtime.breakers)
+    script.steps = [*[CUT] * (script.calls + 1), "here"]
+    (row,) = await work(runtime, play, await asked(play, ("t", {})))
+    assert (row["status"], row["attempt"]) == ("succeeded", 2)
+    assert await sql(db, "SELECT * FROM tool_breakers") == []
+
+
+async def test_calls_wait_shortly_for_the_one_that_tries_a_broken_tool(play, db):
+    script = Script(CUT)
+    tool = script.tool("t", "read", max_attempts=1)
+    runtime = await a_worker(db, [tool], breaker_failures=1, breaker_open_s=10)
+    await work(runtime, play, await asked(play, ("t", {})))
+    await its_time_comes(db, runtime.breakers)
+    assert await runtime.breakers.leave(play.tenant_id, "t", 60) != GO, "this one tries it"
+    run_id = await asked(play, ("t", {}))
+    (row,) = await work(runtime, play, run_id)
+    assert (row["status"], row["result"]) == ("running", "breaker")
+    wait_s = (row["resume_at"] - runtime.clock.now()).total_seconds()
+    assert 0 < wait_s <= 1, "not for as long as it may take"
+    assert script.calls == 1
+
+
+@pytest.mark.parametrize(("effect", "wait_s"), [("write", 15), ("read", 0), ("read", 5)])
+async def test_who_does_not_wait_for_a_breaker_is_told_at_once(play, db, effect, wait_s):
+    """A write would look begun while it waits, and a long wait is for the model to plan with."""
+    script = Script(CUT)
+    tool = script.tool("t", effect, max_attempts=1)
+    rule = {"breaker_failures": 1, "breaker_open_s": 10, "breaker_wait_s": wait_s}
+    runtime = await a_worker(db, [tool], **rule)
+    await work(runtime, play, await asked(play, ("t", {})))
+    (row,) = await work(runtime, play, await asked(play, ("t", {})))
+    assert row["error_type"] == "TOOL_UNAVAILABLE"
 
 
 async def test_the_answer_of_an_open_breaker_says_when_it_is_tried_again(play, db):
