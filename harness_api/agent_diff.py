@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from harness_api.schemas.agents import AgentChange
+from harness_api.text_diff import diff_lines
 from harness_common.contracts.agent import AgentSpec
 from harness_common.core.message import Json
 
@@ -45,7 +45,4 @@ def _lines(before: Json, after: Json) -> list[str] | None:
     """
     if not (isinstance(before, str) and isinstance(after, str)) or "\n" not in before + after:
         return None
-    found = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), lineterm="", n=_CONTEXT_LINES
-    )
-    return list(found)[2:]
+    return diff_lines(before.splitlines(), after.splitlines(), _CONTEXT_LINES)

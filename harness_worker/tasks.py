@@ -84,15 +84,20 @@ class Process:
         os._exit(70)
 
     def leave_if_not_alone(self) -> None:
-        """End a process that holds one run at a time once a tool thread outlived its call: if that
-        thread killed the process later, the next run would be blamed.
+        """End a process that holds one run at a time once a tool outlived its call: if that killed
+        the process later, the next run would be blamed.
         """
         runtime = self.runtime
         if runtime is None or runtime.stopping or runtime.settings.worker.concurrency != 1:
             return
-        if runtime.threads.abandoned:
+        threads = runtime.threads
+        if threads.abandoned or threads.outlived:
             runtime.stopping = True  # takes nothing more from here on
-            log.warning("worker.leaves", abandoned_threads=runtime.threads.abandoned)
+            log.warning(
+                "worker.leaves",
+                abandoned_threads=threads.abandoned,
+                outlived_tasks=len(threads.outlived),
+            )
             os.kill(os.getpid(), signal.SIGTERM)
 
     async def stop(self) -> None:

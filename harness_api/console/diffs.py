@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 
+from harness_api.text_diff import diff_lines
 from harness_common.core.message import Json
 
 _CONTEXT_LINES = 3
@@ -16,7 +16,7 @@ def changed_lines(before: Json, after: Json) -> list[str]:
         json.dumps(side, indent=2, ensure_ascii=False, sort_keys=True).splitlines()
         for side in (before, after)
     )
-    return list(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT_LINES))[2:]
+    return diff_lines(old, new, _CONTEXT_LINES)
 
 
 def as_diff(text: str) -> list[str] | None:

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import Path, Query, Response
 
 from harness_api.agent_diff import diff_specs
+from harness_api.aside import aside
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
 from harness_api.graph_faults import check_graph
@@ -136,5 +137,5 @@ async def get_diff(
         name=name,
         from_version=before["version"],
         to_version=after["version"],
-        changes=diff_specs(before["spec"], after["spec"]),
+        changes=await aside(lambda: diff_specs(before["spec"], after["spec"])),
     )

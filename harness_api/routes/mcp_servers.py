@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import time
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Query, Response
 
+from harness_api.aside import aside
 from harness_api.auth import Caller, requires
 from harness_api.deps import Services, Use
 from harness_api.routing import new_router
@@ -24,6 +24,7 @@ from harness_api.schemas.mcp_servers import (
     McpTools,
     McpToolView,
 )
+from harness_api.text_diff import diff_lines
 from harness_common.core.errors import Conflict, Denied, Transient
 from harness_common.core.ids import encode
 from harness_common.core.mcp import command_allowed, masked
@@ -88,7 +89,8 @@ def _diff(accepted: Any, listed: Any) -> list[str]:  # noqa: ANN401 - JSON
         json.dumps(one, indent=1, sort_keys=True, ensure_ascii=False).splitlines() if one else []
         for one in (accepted, listed)
     )
-    return list(difflib.unified_diff(before, after, "accepted", "listed", lineterm="", n=2))
+    found = diff_lines(before, after, 2)
+    return ["--- accepted", "+++ listed", *found] if found else []
 
 
 def _check_command(services: Services, body: McpServerPut) -> None:
@@ -163,7 +165,8 @@ async def get_tools(name: Name, services: Use, caller: CanRead) -> McpTools:
     """List a server's tools: accepted, new, changed (with the difference), gone and refused."""
     server = await store.read_server(services.db, caller.tenant_id, name)
     rows = await store.list_tools(services.db, caller.tenant_id, server["id"])
-    return McpTools(data=[tool_view(server, row) for row in rows])
+    # What a server lists, it decides.
+    return McpTools(data=await aside(lambda: [tool_view(server, row) for row in rows]))
 
 
 @router.post("/{server}/accept", operation_id="acceptMcpTools", response_model=McpAccepted)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Response
 
+from harness_api.aside import aside
 from harness_api.auth import Caller, requires
 from harness_api.deps import Use
 from harness_api.paging import Limit, NumberCursor, page
@@ -126,6 +127,10 @@ async def get_version(
 async def post_test(body: PolicyTest, services: Use, caller: CanRead) -> DecisionView:
     """Say what policy would decide about a made-up call; nothing is run or recorded."""
     newest = await newest_policies(services.db, caller.tenant_id, body.agent or TENANT)
+    return await aside(lambda: _decided(body, newest))
+
+
+def _decided(body: PolicyTest, newest: Policies) -> DecisionView:
     policies = Policies(
         tenant=_tried(body.source, newest.tenant, for_agent=False),
         agent=_tried(body.agent_source, newest.agent, for_agent=True),

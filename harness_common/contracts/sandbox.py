@@ -129,8 +129,16 @@ class Sandbox(Protocol):
         """Return what holds; the first call runs the self-test."""
         ...
 
-    async def run(self, job: CageJob, minimum: SandboxTier, ask: Ask | None = None) -> CageResult:
-        """Run a job in the strongest tier that holds.
+    async def run(
+        self,
+        job: CageJob,
+        minimum: SandboxTier,
+        ask: Ask | None = None,
+        *,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> CageResult:
+        """Run a job in the strongest tier that holds. `on_start` is called as the job is handed to
+        its cage: before, while it waits for its turn, nothing of it was run.
 
         Raises `Denied` (`SANDBOX_UNAVAILABLE`) when that is less than `minimum`, `Transient`
         (`SANDBOX_LOST`) when the cage was lost to something other than the job.

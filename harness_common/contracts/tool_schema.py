@@ -27,6 +27,10 @@ MAX_NODES: Final = 5_000
 _NOT_OURS: Final = frozenset(
     {"$id", "$dynamicRef", "$dynamicAnchor", "$anchor", "patternProperties"}
 )
+_OF_NAMES: Final = frozenset(
+    {"properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"}
+)
+"""Keywords whose object has names that the author chose: none of those is a keyword."""
 _PATTERN_OPTIONS: Final = re2.Options()
 _PATTERN_OPTIONS.log_errors = False
 
@@ -70,6 +74,7 @@ def check_tenant_schema(name: str, schema: Json) -> None:
 
     Patterns must be those of RE2, which takes linear time.
     """
+    names: set[int] = set()
     for nodes, (path, node) in enumerate(_nodes(schema)):
         if nodes >= MAX_NODES or len(path) > MAX_DEPTH:
             raise invalid(
@@ -77,12 +82,21 @@ def check_tenant_schema(name: str, schema: Json) -> None:
                 f"has an input schema of more than {MAX_NODES} parts or {MAX_DEPTH} levels",
                 pointer.write(path[:8]),
             )
+        if id(node) in names:
+            continue  # a property may have any name
+        names |= {id(node[key]) for key in _OF_NAMES & node.keys() if node[key]}
         for key in sorted(_NOT_OURS & node.keys()):
             at = pointer.write((*path, key))
             raise invalid(name, f"has an input schema with {key} (at {at}), which is not taken", at)
         pattern = node.get("pattern")
         if isinstance(pattern, str):
             _check_pattern(name, pattern, pointer.write((*path, "pattern")))
+    for path, node in _nodes(schema):
+        target = None if id(node) in names else node.get("$ref")
+        if isinstance(target, str) and id(pointer.follow(schema, target[1:])) in names:
+            # Read as a schema, its names would be keywords that nobody has looked at.
+            at = pointer.write((*path, "$ref"))
+            raise invalid(name, f"has an input schema whose {at} {target!r} is no schema", at)
     check_schema(name, schema)
 
 

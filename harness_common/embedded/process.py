@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,13 @@ def _die_with(parent: int, death_signal: int) -> None:
         os._exit(1)
 
 
+def dies_with_us(death_signal: int) -> Callable[[], None]:
+    """Return what a child does before it becomes its program (`preexec_fn`), so that it gets
+    `death_signal` when the thread that started it ends, or the whole process.
+    """
+    return partial(_die_with, os.getpid(), death_signal)
+
+
 def spawn(
     argv: Sequence[str | Path],
     *,
@@ -76,7 +83,7 @@ def spawn(
         user=account.uid if account else None,
         group=account.gid if account else None,
         extra_groups=[] if account else None,
-        preexec_fn=partial(_die_with, os.getpid(), death_signal),
+        preexec_fn=dies_with_us(death_signal),
     )
     return cast("subprocess.Popen[bytes]", _SPAWNER.submit(start).result())
 

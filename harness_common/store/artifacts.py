@@ -20,7 +20,7 @@ from harness_common.store.keyring import keyring_of, writing_key_of
 
 _PLACE: Final = "artifact"
 _ASIDE_BYTES: Final = 1024 * 1024
-"""From here on encryption goes to a thread, so that it holds up nobody."""
+"""From here on digests and encryption go to a thread, so that they hold up nobody."""
 
 
 async def save_artifact(
@@ -34,7 +34,8 @@ async def save_artifact(
     data: bytes,
 ) -> str:
     """Keep bytes and return the artifact's id (`art_…`); raises `LostOwnership` when the run is
-    gone: a process that was cut off must not leave a file of what was erased meanwhile.
+    gone: a process that was cut off must not leave a file of what was erased meanwhile. The bytes
+    are noted before they are kept, so that those of a process that dies in between are found.
     """
     key = await writing_key_of(db, tenant_id)
     kept, digest = data, None
@@ -44,6 +45,8 @@ async def save_artifact(
             kept = key.seal_bytes(data, _PLACE)
         else:
             kept = await asyncio.to_thread(key.seal_bytes, data, _PLACE)
+    noted = await _digest(kept)
+    await db.fetch("blob_note", {"tenant_id": tenant_id, "sha256": noted})
     row = await db.fetch_one(
         "artifact_insert",
         {
@@ -59,6 +62,12 @@ async def save_artifact(
     if row is None:
         raise LostOwnership("the run of the artifact is gone")
     return encode("artifact", row["id"])
+
+
+async def _digest(data: bytes) -> str:
+    if len(data) < _ASIDE_BYTES:
+        return hashlib.sha256(data).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
 
 
 async def read_artifact(

@@ -6,6 +6,7 @@ The API sets and shows them; workers ask `read_facts` and keep the versions they
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,7 +33,8 @@ async def put_policy(
     """Add a version of a policy, unless its newest one is the same; return it and whether it is
     new. Raises `Invalid` with the pointer of each mistake.
     """
-    spec = parse_policy(source, for_agent=agent_name != TENANT)
+    # Its size is the caller's, and a long one takes seconds.
+    spec = await asyncio.to_thread(parse_policy, source, for_agent=agent_name != TENANT)
     params = {
         "tenant_id": tenant_id,
         "agent_name": agent_name,

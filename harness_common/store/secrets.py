@@ -8,6 +8,7 @@ is gone, and whoever uses it gets the new one within `secrets.cache_s`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
@@ -25,7 +26,18 @@ from harness_common.store.secret_values import no_secret, place
 
 MAX_BYTES: Final = 64 * 1024
 MAX_SECRETS: Final = 1_000
+MAX_PLAIN_CHARS: Final = 64
+_PLAIN: Final = re.compile(
+    r"[ \"']*(?:[A-Z]?[a-z]{1,15}|[A-Z]{1,15})(?:[._:/](?:[a-z]{1,15}|[A-Z]{1,15}))*[_:=/ \"']*"
+)
 _SHOWN: Final = ("name", "version", "created_at", "set_at", "set_by", "last_used_at")
+
+
+def _is_plain(value: str) -> bool:
+    """Tell whether a value is a word, or some joined as our events, fields and paths are: logs,
+    which all tenants share, are full of such.
+    """
+    return len(value) <= MAX_PLAIN_CHARS and _PLAIN.fullmatch(value) is not None
 
 
 def check_value(value: str) -> None:
@@ -38,6 +50,14 @@ def check_value(value: str) -> None:
             code="SECRET_TOO_SHORT",
             field="value",
             limit=MIN_BYTES,
+        )
+    if _is_plain(value):
+        raise Invalid(
+            "the value is an ordinary word, or several; blotting it out would garble logs and "
+            "results that have nothing to do with it. Use one that cannot be guessed, with digits "
+            "or both cases of letters",
+            code="SECRET_TOO_PLAIN",
+            field="value",
         )
     if size > MAX_BYTES:
         raise Invalid(

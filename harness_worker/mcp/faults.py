@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from mcp import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+)
 
 from harness_common.contracts.tool import EffectClass
 from harness_common.core.errors import HarnessError, Permanent, Transient, UnknownOutcome
@@ -23,8 +29,13 @@ _WORDS_OF_LOSS: Final[dict[int, tuple[str, ...]]] = {
     CONNECTION_CLOSED: ("Connection closed", "SSE stream"),
     PARSE_ERROR: ("Failed to parse",),
     INTERNAL_ERROR: ("Server returned an error response",),
-    # Taken, and answered with nothing that says what came of it.
-    INVALID_REQUEST: ("server answered a request with 202", "Unexpected content type"),
+    # Taken, and answered with nothing that says what came of it; "see there" is how a form is
+    # answered once it is done (RFC 9110, 15.4.4).
+    INVALID_REQUEST: (
+        "server answered a request with 202",
+        "Unexpected content type",
+        "Redirect to",
+    ),
 }
 
 
@@ -78,9 +89,21 @@ def lost(server: str, effect: EffectClass, why: str) -> HarnessError:
     return Transient(text)
 
 
-def answered(server: str, error: MCPError) -> Permanent:
-    """Return a server's own refusal of a call, for the model to read."""
-    return Permanent(
-        f"the MCP server {server!r} refused the call ({error.code}): {error.message[:_MAX_TEXT]}",
-        code="MCP_ERROR",
-    )
+def answered(server: str, effect: EffectClass, error: MCPError) -> HarnessError:
+    """Return what a server's own error means: its refusal of a call, for the model to read, or that
+    it failed in the middle of one.
+    """
+    said = f"({error.code}): {error.message[:_MAX_TEXT]}"
+    if effect is EffectClass.WRITE and _failed_within(error):
+        return UnknownOutcome(
+            f"the MCP server {server!r} failed during the call {said}", code="MCP_ERROR"
+        )
+    return Permanent(f"the MCP server {server!r} refused the call {said}", code="MCP_ERROR")
+
+
+def _failed_within(error: MCPError) -> bool:
+    """Tell whether an error says that the call was begun: something unforeseen came up in it, or
+    whoever the server asked in turn did not answer. The code of the second has other uses as well.
+    """
+    is_late = error.code == REQUEST_TIMEOUT and "timed out" in error.message.lower()
+    return error.code == INTERNAL_ERROR or is_late

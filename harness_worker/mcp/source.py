@@ -175,7 +175,7 @@ class McpTools:
                 f"the MCP server {server.name!r} ends every session before it takes the call"
             ) from error
         except MCPError as error:
-            raise answered(server.name, error) from error
+            raise answered(server.name, effect, error) from error
         if call.asked is not None:
             return talk.ask_in_mid_call(server.name, call.asked)
         if isinstance(answer, types.InputRequiredResult):

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -144,7 +144,14 @@ class WorkerSandbox:
 
     # --- running ---
 
-    async def run(self, job: CageJob, minimum: SandboxTier, ask: Ask | None = None) -> CageResult:
+    async def run(
+        self,
+        job: CageJob,
+        minimum: SandboxTier,
+        ask: Ask | None = None,
+        *,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> CageResult:
         """Run a job in the strongest tier that holds (see `contracts.sandbox.Sandbox`)."""
         wanted = SandboxTier.A if job.hosts else minimum
         report = await self.report()
@@ -161,9 +168,16 @@ class WorkerSandbox:
                 minimum=str(wanted),
                 best=str(report.best),
             )
-        return await self.run_in(report.best, job, ask)
+        return await self.run_in(report.best, job, ask, on_start=on_start)
 
-    async def run_in(self, tier: SandboxTier, job: CageJob, ask: Ask | None = None) -> CageResult:
+    async def run_in(
+        self,
+        tier: SandboxTier,
+        job: CageJob,
+        ask: Ask | None = None,
+        *,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> CageResult:
         """Run a job in a given tier, whether it is known to hold or not: for the self-test."""
         async with self._slots, self._alone_if_heavy(job), self._proxy(job) as proxy:
             self.calls += 1
@@ -171,14 +185,21 @@ class WorkerSandbox:
             cage = await self._take(kind)
             said = Said()
             try:
-                said = await self._converse(cage, tier, job, ask)
+                said = await self._converse(cage, tier, job, ask, on_start)
             finally:
                 # Shielded: whatever stops this call, the cage is gone before it returns.
                 closed = await _to_the_end(self._end(cage))
                 self._keep_warm(kind)
         return _result(tier, job, cage, said, closed)
 
-    async def _converse(self, cage: Cage, tier: SandboxTier, job: CageJob, ask: Ask | None) -> Said:
+    async def _converse(
+        self,
+        cage: Cage,
+        tier: SandboxTier,
+        job: CageJob,
+        ask: Ask | None,
+        on_start: Callable[[], None],
+    ) -> Said:
         extra: dict[str, float] = {}
         if tier is SandboxTier.B and not self.link.facts["own_users"]:
             extra["users_processes"] = float(_processes_of_user())
@@ -196,6 +217,7 @@ class WorkerSandbox:
         over.add_done_callback(
             lambda done: None if done.cancelled() else self.link.end(cage.opened)
         )
+        on_start()
         try:
             return await cage.converse(job, extra, ask)
         finally:

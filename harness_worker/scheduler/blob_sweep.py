@@ -1,4 +1,5 @@
-"""Deleting the blobs of artifacts that were deleted, once nobody can be about to name them.
+"""Deleting the blobs of artifacts that were deleted, and of those that never came to be since
+whoever kept the bytes died, once nobody can be about to name them.
 
 The same bytes are kept once for everybody who has them, so a blob goes only if no artifact of any
 tenant names it, and if nobody has kept the same bytes within `GRACE_S`: whoever does keeps them

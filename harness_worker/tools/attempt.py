@@ -113,11 +113,15 @@ async def tell(scope: ToolScope, call: PendingCall, tool: Tool, ended: Ended, le
     return True
 
 
-async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
-    """Call the function once, within its timeout, and make a value of whatever it does."""
+async def attempt(
+    scope: ToolScope, call: PendingCall, tool: Tool, ctx: CallContext | None = None
+) -> Ended:
+    """Call the function once, within its timeout, and make a value of whatever it does. Whoever is
+    interrupted sees in `ctx` whether the call was still waiting for its turn.
+    """
     spec, begun, returned = tool.spec, time.monotonic(), False
     limit_s = spec.limit_s
-    ctx, timer = CallContext(scope, call, tool), asyncio.timeout(limit_s)
+    ctx, timer = ctx or CallContext(scope, call, tool), asyncio.timeout(limit_s)
     try:
         async with timer:
             value = ctx.cleaned(await _call(scope, tool, ctx, call.arguments))
@@ -127,9 +131,8 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
         raise  # not the tool's own: nothing is known about the effect; the parent fails too
     except TimeoutError as error:
         late = f"no result within {limit_s:g} s" if timer.expired() else str(error)
-        if ctx.queued:
-            why = f"no thread was free for it within {limit_s:g} s. Nothing was run"
-            ended = failed(spec.name, "TOOL_THREADS_BUSY", why)
+        if ctx.queued and timer.expired():
+            ended = _had_no_turn(spec, limit_s)
         else:
             ended = classify(spec, error, ctx.clean(late))
     except Exception as error:
@@ -141,6 +144,8 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
             ended = failed(spec.name, str(ended.error_type), said, CallStatus.UNKNOWN)
         if not isinstance(error, HarnessError):  # nobody named it: somebody may have to mend it
             log.warning("tool.raised", tool=spec.name, call=ctx.call_id, exc_info=error)
+    if ctx.queued and ended.status is CallStatus.UNKNOWN:
+        ended = replace(ended, status=CallStatus.FAILED)  # nothing of it was run
     return replace(
         ended,
         content=ctx.clean(ended.content),
@@ -151,15 +156,24 @@ async def attempt(scope: ToolScope, call: PendingCall, tool: Tool) -> Ended:
     )
 
 
+def _had_no_turn(spec: ToolSpec, limit_s: float) -> Ended:
+    caged = spec.sandbox is not SandboxTier.NONE
+    code, what = ("SANDBOX_BUSY", "cage") if caged else ("TOOL_THREADS_BUSY", "thread")
+    why = f"no {what} was free for it within {limit_s:g} s. Nothing was run"
+    return failed(spec.name, code, why)
+
+
 async def _call(scope: ToolScope, tool: Tool, ctx: CallContext, arguments: Json) -> ToolReturn:
+    threads, name = scope.threads, tool.spec.name
     if tool.spec.sandbox is not SandboxTier.NONE:
-        return await call_caged(scope.sandbox, tool, ctx, arguments)
+        ctx.queued = True
+        return await call_caged(scope.sandbox, tool, ctx, arguments, ctx.started)
     try:
         if inspect.iscoroutinefunction(tool.fn):
-            return await tool.fn(ctx, **arguments)
+            return await threads.follow(name, tool.fn(ctx, **arguments))
         ctx.queued = True
-        value = await scope.threads.run(lambda: tool.fn(ctx, **arguments), ctx.started)
-        return await value if inspect.isawaitable(value) else value
+        value = await threads.run(lambda: tool.fn(ctx, **arguments), ctx.started)
+        return await threads.follow(name, value) if inspect.isawaitable(value) else value
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
         # A tool's exit is an answer for the model, not the end of the worker's event loop.
         raise RuntimeError(f"the tool raised {type(error).__name__}: {error}") from error

@@ -35,6 +35,18 @@ _TAIL_CHARS: Final = 1_500
 _NOT_BEGUN: Final = frozenset({"SANDBOX_FAILED", "SANDBOX_LOST"})
 
 
+class Broken(Permanent):
+    """A tool in a cage ended in a way that nobody named: an exception, a crash, nonsense."""
+
+    code = "TOOL_BROKEN"
+
+
+_KIND: Final[Mapping[str, type[Denied | Permanent]]] = {
+    "TOOL_EXECUTION_BLOCKED": Denied,
+    "EXECUTION_ERROR": Broken,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class CagedProgram:
     """What to run for a call of a built-in caged tool, and what to make of its end."""
@@ -44,12 +56,16 @@ class CagedProgram:
 
 
 async def call_caged(
-    sandbox: Sandbox | None, tool: Tool, ctx: ToolContext, arguments: Json
+    sandbox: Sandbox | None,
+    tool: Tool,
+    ctx: ToolContext,
+    arguments: Json,
+    on_start: Callable[[], None] = lambda: None,
 ) -> ToolReturn:
-    """Run one call in a cage.
+    """Run one call in a cage; `on_start` is called as it is handed over: before, it only waits.
 
     Raises `Denied` (`SANDBOX_UNAVAILABLE`, `TOOL_EXECUTION_BLOCKED`), `Permanent`
-    (`LIMIT_EXCEEDED`) and what the tool itself raised.
+    (`LIMIT_EXCEEDED`), `Broken`, and what the tool itself raised.
     """
     spec = tool.spec
     if sandbox is None:
@@ -61,11 +77,15 @@ async def call_caged(
     program: CagedProgram | None = tool.meta.get(META_KEY)
     job = await program.prepare(ctx, arguments) if program else _tool_job(tool, ctx, arguments)
     try:
-        result = await sandbox.run(job, spec.sandbox, _questions(ctx))
+        result = await sandbox.run(job, spec.sandbox, _questions(ctx), on_start=on_start)
     except (Transient, Permanent) as error:
-        if isinstance(error, DatabaseUnavailable) or not (_acts(tool) and _began(error)):
+        if isinstance(error, DatabaseUnavailable) or not _began(error):
             raise
-        raise UnknownOutcome(error.message, code=error.error_code) from error
+        if _acts(tool):
+            raise UnknownOutcome(error.message, code=error.error_code) from error
+        if error.error_code == values.BAD_RESULT:
+            raise Broken(error.message, code=error.error_code) from error
+        raise
     _raise_if_stopped(tool, result)
     if program is not None:
         return program.finish(result, arguments)
@@ -76,9 +96,10 @@ async def call_caged(
     try:
         return values.unpack(result.value, result.value_body)
     except Permanent as error:
-        if _acts(tool) and values.is_unnamed(result.value, error):
-            raise UnknownOutcome(error.message, code=error.error_code) from error
-        raise
+        if not values.is_unnamed(result.value, error):
+            raise
+        kind = UnknownOutcome if _acts(tool) else Broken
+        raise kind(error.message, code=error.error_code) from error
 
 
 def caged_modules(tools: Iterable[Tool]) -> list[str]:
@@ -205,5 +226,4 @@ def _may_have_acted(
     message = f"{cause}\n{said}" if said else cause
     if _acts(tool):
         return UnknownOutcome(message, code=code)
-    kind = Denied if code == "TOOL_EXECUTION_BLOCKED" else Permanent
-    return kind(message, code=code)
+    return _KIND.get(code, Permanent)(message, code=code)

@@ -48,12 +48,12 @@ class CallContext:
         self.config: Mapping[str, Json] = {}
         self.artifacts: list[str] = []
         self.queued = False
-        """Whether the call waits for a thread: nothing of it was run."""
+        """Whether the call waits for a thread or a cage: nothing of it was run."""
         self._scope, self._call, self._tool = scope, call, tool
         self._last_progress = 0.0
 
     def started(self) -> None:
-        """Note that the call has its thread."""
+        """Note that the call has its thread or its cage."""
         self.queued = False
 
     @property

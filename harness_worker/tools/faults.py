@@ -18,6 +18,7 @@ from harness_common.core.policy import Decision
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.json_codec import storable_text
 from harness_worker.models.redact import blot
+from harness_worker.tools.caged import Broken
 from harness_worker.tools.call import Ended
 
 PERMISSION_DENIED: Final = "PERMISSION_DENIED"
@@ -71,6 +72,8 @@ def classify(spec: ToolSpec, error: Exception, said: str) -> Ended:
                 retry=True,
                 after_s=error.detail.get("retry_after_s"),
             )
+        case Broken():
+            return _fault(refused(spec.name, error, said), retry=False)
         case Limited():
             return _retry(refused(spec.name, error, said), error.retry_after_s)
         case HarnessError():

@@ -7,7 +7,8 @@ The file is read when the worker starts and looks like this; only `argv` is requ
                    "max_output_bytes": 65536, "env": {"LC_ALL": "C.UTF-8"}, "effect": "read"}}
 
 Each call is a process group of its own with a clean environment in an empty folder. When the call
-ends, is cancelled or times out, nothing of the group is left.
+ends, is cancelled or times out, nothing of the group is left. When the worker is killed, so is the
+program (on Linux; what it has started itself goes on).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from harness_common.core.errors import (
     UnknownOutcome,
 )
 from harness_common.core.message import Json
+from harness_common.embedded.process import dies_with_us
 from harness_common.settings import Settings
 from harness_worker.sdk import tool
 
@@ -250,6 +252,7 @@ async def _start(
             env=env,
             cwd=cwd,
             start_new_session=True,
+            preexec_fn=dies_with_us(signal.SIGKILL),
         )
     except OSError as problem:
         raise Permanent(

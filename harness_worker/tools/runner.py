@@ -28,6 +28,7 @@ from harness_worker.tools.approvals import Approvals, Approved
 from harness_worker.tools.attempt import attempt, attempts, tell
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
+from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.faults import PERMISSION_DENIED, denied, failed, refused
 from harness_worker.tools.gate import Gate, marks_after
 from harness_worker.tools.ledger import Ledger, fingerprint
@@ -38,6 +39,7 @@ from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
 _BEGUN = {CallStatus.AWAITING_APPROVAL, CallStatus.RUNNING}
+_NEVER_BEGUN = "The step was stopped before this call began. Nothing was run."
 _NOT_MADE = {CallStatus.REJECTED, CallStatus.FAILED}
 _BREAKER = "breaker"
 """What stands in the place of the result while a call waits for a breaker."""
@@ -177,6 +179,8 @@ class ToolRunner:
         A call without a fingerprint was never started (or is older than fingerprints).
         """
         recorded = call.recorded()
+        if recorded.status is CallStatus.CANCELLED and not recorded.content:
+            return replace(recorded, content=_NEVER_BEGUN)
         if recorded.fingerprint is not None and call.status is not CallStatus.CANCELLED:
             name = recorded.served_by or call.name
             tool = self.tool_of(replace(call, name=name))
@@ -346,19 +350,21 @@ class ToolRunner:
         """Run an effect at most once: intent first, result as soon as it is known."""
         scope, held = self.scope, self.scope.held
         attempt_id, begun = uuid4(), False
+        ctx = CallContext(scope, call, tool)
         outcome: CallOutcome | None = None
         held.writing += 1
         self.writing.add(call.index)
         try:
             await self._ledger.intend(call, tool, attempt_id)
             begun = True
-            ended = await attempt(scope, call, tool)
+            ended = await attempt(scope, call, tool, ctx)
             outcome = self._outcome(call, tool, ended, recorded=True)
             won = await self._ledger.record(attempt_id, outcome)
         except asyncio.CancelledError:
             # Say now what is known, rather than leave it to recovery: how it ended, or that it was
             # begun, and the effect may have happened.
-            status = CallStatus.UNKNOWN if begun else CallStatus.CANCELLED
+            ran = begun and not ctx.queued
+            status = CallStatus.UNKNOWN if ran else CallStatus.CANCELLED
             why = "interrupted by a cancel"
             await asyncio.shield(
                 self._ledger.give_up(call, attempt_id, status, why)

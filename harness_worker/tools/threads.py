@@ -1,5 +1,5 @@
-"""Threads for synchronous tools. One that outlives its timeout is abandoned and reported, and its
-slot stays taken until it ends.
+"""Threads for synchronous tools, tasks for asynchronous ones. One that outlives its timeout or its
+cancel is abandoned and reported; the slot of a thread stays taken until it ends.
 """
 
 from __future__ import annotations
@@ -8,13 +8,20 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
+
+import structlog
 
 from harness_common.core.errors import Limited
 
 _SLOTS: Final = 32
+_STOP_S: Final = 1.5
+"""How long an asynchronous tool may go on that was told to stop: longer than it takes to end a
+program politely, and short enough for a cancel in 2 s (INV9).
+"""
+log = structlog.get_logger()
 T = TypeVar("T")
 
 
@@ -23,10 +30,12 @@ class ToolThreads:
     the process.
     """
 
-    def __init__(self, slots: int = _SLOTS) -> None:
+    def __init__(self, slots: int = _SLOTS, stop_s: float = _STOP_S) -> None:
         self._slots = asyncio.Semaphore(slots)
-        self._limit = slots
+        self._limit, self._stop_s = slots, stop_s
         self.abandoned = 0
+        self.outlived: set[asyncio.Task[Any]] = set()
+        """Asynchronous tools that go on although they were told to stop."""
 
     async def run(self, fn: Callable[[], T], on_start: Callable[[], None] = lambda: None) -> T:
         """Run `fn` in a thread of its own and return its value; `on_start` is called once it has
@@ -66,6 +75,37 @@ class ToolThreads:
                 self.abandoned += 1
             raise
 
+    async def follow(self, tool: str, work: Awaitable[T]) -> T:
+        """Await an asynchronous tool, in a task of its own.
+
+        One that was told to stop (timeout, cancel) and goes on for `stop_s` is left alone and
+        reported; whatever it gives after it was told is not taken.
+        """
+        task = asyncio.ensure_future(_carried(work))
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            await self._stop(tool, task)
+            if task.done() and asyncio.iscoroutine(work):
+                work.close()  # never begun, if it was stopped that soon
+            raise
+        return task.result()
+
+    async def _stop(self, tool: str, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        try:
+            await asyncio.wait([task], timeout=self._stop_s)
+        finally:
+            if not task.done():
+                self.outlived.add(task)
+                log.warning("tool.outlived_stop", tool=tool, waited_s=self._stop_s)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.outlived.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at: nobody else does
+
     def _settle(
         self, future: asyncio.Future[T], value: T | None, failure: Exception | None
     ) -> None:
@@ -77,6 +117,14 @@ class ToolThreads:
             future.set_exception(failure)
         else:
             future.set_result(cast("T", value))
+
+
+async def _carried(work: Awaitable[T]) -> T:
+    """Await something; an exit becomes an error that a task can carry, and not the loop's end."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the tool raised {type(error).__name__}: {error}") from error
 
 
 def _outcome(fn: Callable[[], T]) -> tuple[T | None, Exception | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -48,6 +50,32 @@ async def test_mistakes_are_named_by_pointer(api):
     )  # fmt: skip
     assert [e["field"] for e in body["errors"]] == ["/rules/0/then", "/rules/1/then"]
     assert (await api.get("/v1/policies")).json()["version"] == 0
+
+
+LONG = "rules:\n" + "".join(
+    f"- {{name: r{n}, match: {{arguments: {{enum: {list(range(150))}}}}}, then: deny}}\n"
+    for n in range(350)
+)
+
+
+@pytest.mark.parametrize("path", ["/v1/policies", "/v1/policies/test"])
+async def test_long_rules_hold_up_nobody_else(api, path):
+    """INV11: they take seconds to read, and whoever may look may try some."""
+    gaps, done = [0.0], asyncio.Event()
+
+    async def others():
+        while not done.is_set():
+            begun = time.monotonic()
+            await asyncio.sleep(0.001)
+            gaps.append(time.monotonic() - begun)
+
+    ticking = asyncio.ensure_future(others())
+    body = {"source": LONG} | ({"tool": {"name": "pay"}} if path.endswith("test") else {})
+    answer = await api.post(path, json=body)
+    done.set()
+    await ticking
+    assert answer.status_code in {200, 201}, answer.text[:300]
+    assert max(gaps) < 0.7
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "approver"])

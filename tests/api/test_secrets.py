@@ -64,6 +64,10 @@ async def test_no_route_gives_a_value(app):
     ("name", "body", "field"),
     [
         ("TOKEN", {"value": "short"}, "value"),
+        ("TOKEN", {"value": "request.served"}, "value"),
+        ("TOKEN", {"value": "tenant_id"}, "value"),
+        ("TOKEN", {"value": "Password"}, "value"),
+        ("TOKEN", {"value": "run.needs_newer_version"}, "value"),
         ("TOKEN", {"value": "x" * 65_537}, "value"),
         ("TOKEN", {"value": 123_456_789}, "value"),
         ("TOKEN", {"value": VALUE, "more": 1}, "more"),

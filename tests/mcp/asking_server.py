@@ -46,6 +46,7 @@ def tools():
         tool("ask_in_call", "Asks for a colour while it paints."),
         tool("die", "Ends the server in mid-call."),
         tool("fail", "Says that it failed."),
+        tool("break", "Answers with an error.", code={"type": "integer"}, message={}),
         tool("flood", "Answers with a lot.", n={"type": "integer"}),
         tool("env", "Shows the environment."),
         tool("spawn", "Leaves a process of its own behind."),
@@ -53,6 +54,10 @@ def tools():
         tool("odd name!", "Has an odd name."),
         *more,
     ]
+
+
+class Broken(Exception):
+    """The error that a call is answered with."""
 
 
 def send(message):
@@ -149,6 +154,8 @@ def answer(method, params, id_):
             return {"protocolVersion": "2025-11-25", "serverInfo": info, **me}
         case "tools/list":
             return {"tools": tools(), **({} if OLD else kept)}
+        case "tools/call" if params["name"] == "break":
+            raise Broken(params["arguments"])
         case "tools/call":
             found = call(params, id_)
             if OLD and found is not None:
@@ -163,6 +170,9 @@ def serve(message):
     except LookupError:
         error = {"code": -32601, "message": "there is no such method"}
         send({"id": message["id"], "error": error})
+        return
+    except Broken as broken:
+        send({"id": message["id"], "error": broken.args[0]})
         return
     if result is not None:
         send({"id": message["id"], "result": result})

@@ -132,6 +132,23 @@ async def test_a_server_killed_in_mid_call(bench):
     assert bench.effects().count("slow begins") == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ({"code": -32603, "message": "something broke"}, "unknown"),
+        ({"code": -32001, "message": "Request timed out"}, "unknown"),
+        ({"code": -32602, "message": "no such colour"}, "failed"),
+    ],
+)
+async def test_a_write_that_a_server_failed_in_is_unknown(bench, arguments, status):
+    """INV3: it had begun; a call that the server does not take has done nothing."""
+    await bench.declare("s", asking(bench.state))
+    run_id = await bench.start(("s__break", arguments))
+    await bench.step(run_id, await bench.worker())
+    (call,) = await bench.play.calls(run_id)
+    assert (call["status"], call["effect"]) == (status, "write")
+
+
 async def test_a_server_that_died_while_idle_makes_no_write_unknown(bench):
     await bench.declare("s", asking(bench.state), effects={"look": "read"})
     worker = await bench.worker()
@@ -230,9 +247,12 @@ async def test_a_closed_connection_says_that_nothing_was_sent(bench):
         await connection.call_tool(Call(EffectClass.WRITE), params, progress)
 
 
-def answered(status: int, body: object = b"", kind: str = "application/json") -> httpx.Response:
+def answered(
+    status: int, body: object = b"", kind: str = "application/json", **headers: str
+) -> httpx.Response:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return httpx.Response(status, headers={"content-type": kind}, stream=httpx.ByteStream(data))
+    headers["content-type"] = kind
+    return httpx.Response(status, headers=headers, stream=httpx.ByteStream(data))
 
 
 LONG = {"content": [{"type": "text", "text": "x" * 20_000}]}
@@ -244,8 +264,12 @@ LONG = {"content": [{"type": "text", "text": "x" * 20_000}]}
         lambda reply: answered(202),
         lambda reply: answered(200, b"<p>thanks", "text/html"),
         lambda reply: answered(200, reply | {"result": LONG}),
+        lambda reply: answered(301, location="http://s.test/done"),
+        lambda reply: answered(302, location="/done"),
+        lambda reply: answered(303, location="http://other.test/done"),
+        lambda reply: answered(308, location="http://other.test/mcp"),
     ],
-    ids=["accepted", "a page", "too long"],
+    ids=["accepted", "a page", "too long", "moved", "found", "see other", "elsewhere"],
 )
 async def test_an_answer_that_is_none_may_have_been_a_call(odd):
     """INV3: the server took the request; that it did nothing is more than it said. An answer that

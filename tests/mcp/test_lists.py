@@ -107,7 +107,7 @@ async def test_a_look_at_a_server_says_what_it_finds(bench):
         assert await check(bench.db, pool, bench.tenant_id, row["id"])
         assert not await check(bench.db, pool, bench.tenant_id, row["id"])  # one look is enough
     found = (await store.read_server(bench.db, bench.tenant_id, "s"))["checked"]
-    assert (found["ok"], found["protocol"], found["tools"]) == (True, "2026-07-28", 10)
+    assert (found["ok"], found["protocol"], found["tools"]) == (True, "2026-07-28", 11)
     found = (await store.read_server(bench.db, bench.tenant_id, "bad"))["checked"]
     assert (found["ok"], found["code"], found["stderr"]) == (
         False, "MCP_UNAVAILABLE", "token=[redacted]",

@@ -124,7 +124,7 @@ class Lost:
     def __init__(self, error):
         self.error = error
 
-    async def run(self, job, minimum, ask=None):
+    async def run(self, job, minimum, ask=None, *, on_start=lambda: None):
         raise self.error
 
 

@@ -467,6 +467,36 @@ async def test_a_run_that_somebody_holds_is_passed_over(play, db, shared, blobs)
     assert "events" in await gone(db, free)
 
 
+class Died(BaseException):
+    """The death of a process."""
+
+
+class Dying(LocalBlobs):
+    """Keeps bytes, and then the process is gone."""
+
+    async def put(self, data: bytes) -> str:
+        await super().put(data)
+        raise Died
+
+
+async def test_bytes_that_nobody_lived_to_name_go(play, db, shared, blobs, tmp_path):
+    """Not soon: a step that is under way names right after what it has kept."""
+    run_id, dying = await play.start(), Dying(tmp_path / "blobs")
+    digest = await blobs.put(b"nobody's")
+    old = time.time() - 100
+    with pytest.raises(Died):
+        await save(play, dying, run_id, b"nobody's")
+    os.utime(blobs.path(digest), (old, old))
+    await sweep(shared, blobs)
+    assert await blobs.get(digest) == b"nobody's"
+    await sql(db, "UPDATE blob_garbage SET look_at = look_at - interval '62 minutes'")
+    await sweep(shared, blobs)
+    with pytest.raises(FileNotFoundError):
+        await blobs.get(digest)
+    await save(play, blobs, run_id, b"somebody's")
+    assert await sql(db, "SELECT 1 FROM blob_garbage") == [], "what is named needs no note"
+
+
 class Slow:
     """A store that takes its time, or (`stuck`) never answers."""
 

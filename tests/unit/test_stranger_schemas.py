@@ -13,7 +13,7 @@ from referencing.exceptions import Unresolvable
 from harness_common.commands.approvals import Decide, _changed
 from harness_common.contracts.request_options import ClientTool
 from harness_common.contracts.tool import EffectClass, ToolSpec
-from harness_common.contracts.tool_schema import stranger_validator
+from harness_common.contracts.tool_schema import check_tenant_schema, stranger_validator
 from harness_common.core.errors import Invalid
 from harness_worker.mcp.ask import Asked, NotAnswered, result_of
 from harness_worker.tools.registry import check_foreign_spec, check_spec
@@ -63,6 +63,29 @@ def test_what_cannot_be_linear_is_not_run(more):
     for check in (lambda: check_foreign_spec(spec), ClientTool(name="t", parameters=schema).check):
         with pytest.raises(Invalid, match=r"RE2|is not taken"):
             check()
+
+
+@pytest.mark.parametrize("keyword", ["properties", "$defs", "dependentSchemas"])
+@pytest.mark.parametrize("name", ["$id", "$ref", "$anchor", "$dynamicRef", "patternProperties"])
+def test_a_name_is_no_keyword(keyword, name):
+    check_tenant_schema("t", {"type": "object", keyword: {name: {"type": "string"}}})
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        {"$id": "http://x.test/"},
+        {"$anchor": "a"},
+        {"patternProperties": {"^(a+)+$": {}}},
+        {"properties": {"properties": {"patternProperties": {"^(a+)+$": {}}}}},
+        {"properties": {"patternProperties": {"^(a+)+$": {}}}, "items": {"$ref": "#/properties"}},
+        {"$ref": "#/$defs", "$defs": {"patternProperties": {"^(a+)+$": {}}}},
+    ],
+)
+def test_a_keyword_is_one_wherever_it_stands(inner):
+    """Also in what is no schema where it stands, but is read as one by a reference."""
+    with pytest.raises(Invalid, match=r"is not taken|is no schema"):
+        check_tenant_schema("t", {"type": "object", **inner})
 
 
 def test_nothing_is_fetched():

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 
@@ -145,6 +146,32 @@ def test_cancelling_ends_the_whole_group(make, tmp_path, monkeypatch):
         assert has_ended(int(child))
 
     asyncio.run(scenario())
+
+
+# Makes a call in a process of its own, as a worker does.
+WORKER = """
+import asyncio, sys
+from harness_common.settings import Settings, ToolSettings
+from harness_worker.tools import run_program
+from tests.fakes.tool_context import acall
+(tool,) = run_program.build(Settings(tool=ToolSettings(programs=sys.argv[1])))
+asyncio.run(acall(tool, program="stays", args=[sys.argv[2]]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_a_killed_worker_takes_its_program_along(tmp_path):
+    code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
+    programs, told = tmp_path / "programs.json", tmp_path / "pid"
+    programs.write_text(json.dumps({"stays": python(code)}))
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(programs), str(told)])
+    until = time.monotonic() + 20
+    while not (told.exists() and told.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    program = int(told.read_text())
+    worker.kill()
+    worker.wait()
+    assert has_ended(program)
 
 
 def test_a_child_left_behind_is_ended(make, tmp_path):

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from harness_common.contracts.agent import AgentSpec
-from harness_common.contracts.tool import EffectClass, WaitUntil
+from harness_common.contracts.tool import EffectClass, ToolOutput, WaitUntil
 from harness_common.core.errors import LostOwnership
 from harness_common.core.inputs import Admit, OwnerLost, TimerDue
 from harness_common.core.rules import advance
@@ -28,7 +28,7 @@ from harness_worker.tools.call import PendingCall
 from harness_worker.tools.ledger import Ledger
 from tests.store.play import say, sql
 from tests.worker.runtime import claim_tools_step, make_runtime, make_tool
-from tests.worker.tool_steps import a_tool, a_worker, asked, work
+from tests.worker.tool_steps import a_tool, a_worker, asked, die, work
 
 
 class Crash(BaseException):
@@ -184,6 +184,59 @@ async def test_a_cancel_while_a_result_is_recorded_does_not_forget_it(play, db):
     await asyncio.gather(*locking)
     (row,) = await working
     assert (row["status"], row["result"]) == ("succeeded", "paid")
+
+
+async def test_a_write_whose_step_ends_before_its_intent_is_written_has_not_happened(play, db):
+    """Nothing was begun: the step's next attempt makes the call."""
+    made, locked, unlock = [], asyncio.Event(), asyncio.Event()
+
+    async def lock():
+        async with db.transaction() as conn:
+            await pg(conn).execute(
+                "SELECT 1 FROM tool_calls WHERE run_id = %s FOR UPDATE", [run_id]
+            )
+            locked.set()
+            await unlock.wait()
+
+    async def pay(ctx, **args):
+        made.append(args)
+        return "paid"
+
+    runtime = await a_worker(db, [a_tool("pay", "write", pay)])
+    worker = runtime.settings.worker.model_copy(update={"step_timeout_s": 0.3})
+    runtime.settings = runtime.settings.model_copy(update={"worker": worker})
+    run_id = await asked(play, ("pay", {}))
+    locking = asyncio.ensure_future(lock())
+    await locked.wait()
+    (row,) = await work(runtime, play, run_id)
+    unlock.set()
+    await locking
+    assert (row["status"], row["attempt_id"], made) == ("proposed", None, [])
+    assert (await play.read(run_id)).state.status is Status.DELAYED
+
+
+async def test_what_a_recorded_write_has_cost_is_counted_once(play, db):
+    """Its step was not committed by the process that made it; the next one counts it."""
+    looks = []
+
+    async def pay(ctx, **args):
+        return ToolOutput("paid", cost_usd=0.5)
+
+    async def look(ctx, **args):
+        looks.append(args)
+        if len(looks) == 1:
+            raise Crash
+        return "seen"
+
+    runtime = await a_worker(db, [a_tool("pay", "write", pay), a_tool("look", "read", look)])
+    run_id = await asked(play, ("pay", {}), ("look", {}))
+    with pytest.raises(Crash):
+        await work(runtime, play, run_id)
+    assert (await play.read(run_id)).state.cost_usd == 0
+    await die(play, run_id)
+    await work(runtime, play, run_id)
+    assert len(looks) == 2
+    assert (await play.read(run_id)).state.cost_usd == 0.5
 
 
 async def test_a_write_that_waits_and_may_not_go_on_is_unknown(play, db):

@@ -35,3 +35,17 @@ def test_a_system_exit_does_not_end_the_event_loop():
     loop.call_soon_threadsafe(loop.stop)
     thread.join(2.0)
     loop.close()
+
+
+def test_an_exit_in_a_task_does_not_end_the_event_loop():
+    """INV18: asyncio lets an exit of a task end the loop, and all other runs with it."""
+
+    async def leaves():
+        await asyncio.sleep(0)
+        sys.exit(2)
+
+    async def main():
+        with pytest.raises(RuntimeError, match="SystemExit"):
+            await ToolThreads().follow("leaves", leaves())
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -79,6 +80,71 @@ async def test_a_write_that_found_no_thread_has_not_happened(play, db):
     await other
     (call,) = await play.calls(run_id)
     assert (call["status"], call["error_type"], made) == ("failed", "TOOL_THREADS_BUSY", [])
+
+
+async def test_a_write_whose_step_ended_before_it_had_a_thread_has_not_happened(play, db):
+    end = threading.Event()
+    tool = make_tool("pay", EffectClass.WRITE, lambda ctx, i: i)
+    runtime = await make_runtime(db, tools=[tool])
+    runtime.threads = ToolThreads(1)
+    worker = runtime.settings.worker.model_copy(update={"step_timeout_s": 0.2})
+    runtime.settings = runtime.settings.model_copy(update={"worker": worker})
+    other = asyncio.ensure_future(runtime.threads.run(end.wait))
+    run_id = await tools_step(play, runtime, "pay")
+    end.set()
+    await other
+    assert [c["status"] for c in await play.calls(run_id)] == ["cancelled"]
+    again = "UPDATE runs SET status = 'running', not_before = NULL WHERE id = :r"
+    await sql(db, again, r=run_id)
+    await answer(runtime, play.tenant_id, run_id, (await play.read(run_id)).version)
+    result = (await play.messages(run_id))[-1].content[0]
+    assert (result.is_error, "Nothing was run" in result.content) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("effect", "status"),
+    [(EffectClass.READ, "failed"), (EffectClass.WRITE, "unknown")],
+)
+async def test_a_tool_that_does_not_stop_is_left_alone_and_holds_up_nothing(
+    play, db, effect, status
+):
+    """INV11: the step ends, and what such a tool gives in the end is not taken."""
+    end = asyncio.Event()
+
+    async def stubborn(ctx, i):
+        while not end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await end.wait()
+        return "late"
+
+    tool = make_tool("stubborn", effect, stubborn)
+    tool = replace(tool, spec=replace(tool.spec, timeout_s=0.1, max_attempts=1))
+    runtime = await make_runtime(db, tools=[tool])
+    runtime.threads = ToolThreads(stop_s=0.1)
+    async with asyncio.timeout(20):
+        run_id = await tools_step(play, runtime, "stubborn")
+    (left,) = runtime.threads.outlived
+    end.set()
+    await asyncio.wait([left])
+    await asyncio.sleep(0)
+    (call,) = await play.calls(run_id)
+    assert (call["status"], call["error_type"]) == (status, "TIMEOUT")
+    assert "late" not in (call["result"] or "")
+    assert not runtime.threads.outlived
+
+
+async def test_what_a_tool_gives_after_its_time_is_not_taken(play, db):
+    async def late(ctx, i):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "late"
+
+    tool = make_tool("late", EffectClass.READ, late)
+    tool = replace(tool, spec=replace(tool.spec, timeout_s=0.1, max_attempts=1))
+    runtime = await make_runtime(db, tools=[tool])
+    (call,) = await play.calls(await tools_step(play, runtime, "late"))
+    assert (call["status"], call["error_type"]) == ("failed", "TIMEOUT")
 
 
 @pytest.mark.parametrize("effect", [EffectClass.READ, EffectClass.WRITE])

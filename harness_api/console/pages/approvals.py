@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
+from harness_api.aside import aside
 from harness_api.console.access import requires_page
 from harness_api.console.diffs import as_diff, changed_lines
 from harness_api.console.routing import new_pages
@@ -51,14 +52,14 @@ async def inbox(
 async def approval_page(approval_id: ApprovalId, services: Use, visit: CanRead) -> Response:
     """Show one call with all that is needed to decide about it."""
     one = await approvals.get_approval(approval_id, services, visit.caller)
+    before, after = one.original_arguments, one.arguments
+    edited = [] if before is None else await aside(lambda: changed_lines(before, after))
     return visit.page(
         "approval.html",
         one=one,
         preview_lines=as_diff(one.preview.text) if one.preview else None,
         refusal=_refusal(one, visit),
-        edited=changed_lines(one.original_arguments, one.arguments)
-        if one.original_arguments is not None
-        else [],
+        edited=edited,
         editable=json.dumps(one.arguments, indent=2, ensure_ascii=False),
     )
 

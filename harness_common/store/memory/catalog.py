@@ -219,6 +219,7 @@ STATEMENTS: Final[dict[str, Any]] = {
     "mcp_accepted": nothing,
     "context_part_put": context_part_put,
     "context_parts_read": context_parts_read,
+    "blob_note": nothing,
     "artifact_insert": artifact_insert,
     "artifact_read": artifact_read,
     "repairs_keep": repairs_keep,
