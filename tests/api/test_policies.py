@@ -71,11 +71,14 @@ async def test_long_rules_hold_up_nobody_else(api, path):
 
     ticking = asyncio.ensure_future(others())
     body = {"source": LONG} | ({"tool": {"name": "pay"}} if path.endswith("test") else {})
+    begun = time.monotonic()
     answer = await api.post(path, json=body)
+    took_s = time.monotonic() - begun
     done.set()
     await ticking
     assert answer.status_code in {200, 201}, answer.text[:300]
-    assert max(gaps) < 0.7
+    assert took_s > 0.5, "it is to be long"
+    assert max(gaps) < took_s / 2, "beside the loop, not on it"
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "approver"])
