@@ -2,8 +2,8 @@
 
 The rows are made by SQL; scheduler and workers are the real ones, the scheduler with a stopwatch.
 While the backlog is worked off, tenants who wait for nothing send a single run now and then. The
-first runs have steps of about half a second, as of quick models, which leaves the processors idle
-half the time; those after them have empty steps, with which the workers take all that there is.
+first runs have steps of about half a second, as of quick models, which keep two processors busy;
+those after them have empty steps, with which the workers take all that there is.
 """
 
 from __future__ import annotations

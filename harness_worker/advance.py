@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -20,7 +20,7 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
-from harness_common.core.budget import Spent, spent_by, with_spent
+from harness_common.core.budget import FREE, Spent, spent_by, with_spent
 from harness_common.core.context_view import first_needed
 from harness_common.core.errors import HarnessError, Limited, LostOwnership, NewerVersion
 from harness_common.core.graph import MODEL_CALL
@@ -267,9 +267,9 @@ def _failed(run: StoredRun, error: Exception, started_at: datetime, paid: Spent)
 def _charged(failure: Failure, paid: Spent) -> Failure:
     """Let a failure say what answers of models have cost before it."""
     detail = failure.detail or {}
-    if any(spent_by(detail)):
+    if spent_by(detail) != FREE:
         return failure
-    return replace(failure, detail=with_spent(detail, *astuple(paid)) or None)
+    return replace(failure, detail=with_spent(detail, paid) or None)
 
 
 def _without_secrets(run: StoredRun, failure: Failure) -> Failure:

@@ -18,8 +18,13 @@ from harness_common.core.step import COMPACT, MODEL, NODE
 from harness_common.store.db import Row, run_sql
 from harness_common.store.rows import StoredRun
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.most import CHARS_PER_TOKEN, Most, most_of_judges, most_of_summaries
-from harness_worker.steps.node_model import most_of_nodes
+from harness_worker.steps.most import (
+    CHARS_PER_TOKEN,
+    Most,
+    most_of_judges,
+    most_of_nodes,
+    most_of_summaries,
+)
 
 _LOOK_AGAIN_S: Final = 60.0
 """A limit may be raised at any time: a run that waits for tomorrow looks again this often."""

@@ -159,5 +159,5 @@ class Walk:
 
 
 def _spent(said: Json) -> tuple[int, int]:
-    tokens_in, tokens_out, _ = spent_by(said)
-    return tokens_in, tokens_out
+    spent = spent_by(said)
+    return spent.input_tokens, spent.output_tokens

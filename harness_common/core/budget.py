@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
@@ -82,27 +82,22 @@ def is_shared(limit: float | None, own: float | None) -> bool:
     return limit is not None and (own is None or limit < own)
 
 
-def spent_by(detail: Json) -> tuple[int, int, float]:
-    """Return what an error says that answers before it have cost: input and output tokens, USD.
+def spent_by(detail: Json) -> Spent:
+    """Return what an error says that answers before it have cost.
 
     They are in its detail as `spent`: `input_tokens`, `output_tokens`, `cost_usd`. The step that it
     ends has no other record of them.
     """
     spent = detail.get("spent") if isinstance(detail, Mapping) else None
     if not isinstance(spent, Mapping):
-        return 0, 0, 0.0
+        return FREE
     tokens = int(spent.get("input_tokens", 0)), int(spent.get("output_tokens", 0))
-    return (*tokens, float(spent.get("cost_usd", 0.0)))
+    return Spent(*tokens, float(spent.get("cost_usd", 0.0)))
 
 
-def with_spent(
-    detail: Mapping[str, Json], input_tokens: int, output_tokens: int, cost_usd: float
-) -> Mapping[str, Json]:
+def with_spent(detail: Mapping[str, Json], spent: Spent) -> Mapping[str, Json]:
     """Return the detail of an error with what `spent_by` reads of it."""
-    if not (input_tokens or output_tokens or cost_usd):
-        return detail
-    tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-    return {**detail, "spent": {**tokens, "cost_usd": cost_usd}}
+    return detail if spent == FREE else {**detail, "spent": asdict(spent)}
 
 
 def exceeded(limits: Limits, tokens: int, cost_usd: float) -> StopReason | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple
 from datetime import datetime
 from typing import Final
 
@@ -41,7 +40,7 @@ def context_full(state: RunState, full: ContextFull, number: int) -> Transition:
     memo = {k: v for k, v in state.memo.items() if k != PERMIT}
     memo[FULL] = {**told, "turn": state.turn}
     nxt = replace(state, next_kind=COMPACT, memo=memo)
-    spent = with_spent({}, *astuple(full.spent))
+    spent = with_spent({}, full.spent)
     return Transition(nxt, (Event(ev.CONTEXT_FULL, {**told, **spent}, number),))
 
 

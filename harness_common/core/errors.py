@@ -56,6 +56,12 @@ class LostOwnership(Conflict):
     code = "LOST_OWNERSHIP"
 
 
+class TermOver(Conflict):
+    """Another scheduler leads now; whatever this one was about to write is not written (INV12)."""
+
+    code = "TERM_OVER"
+
+
 class Denied(HarnessError):
     """Authentication, role or policy forbids it."""
 

@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 from harness_common.core import events as ev
 from harness_common.core.approval_rules import asked_events, needs_people, queued, undecided
-from harness_common.core.budget import Spent, exceeded, spent_by
+from harness_common.core.budget import exceeded, spent_by
 from harness_common.core.context_step import compacted, context_full, without_full
 from harness_common.core.denials import count_denials, is_denied
 from harness_common.core.ending import (
@@ -79,7 +79,7 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
     if isinstance(failure.detail, Mapping):
         if failure.code == GuardrailBlocked.code:
             events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
-        free = charged(free, Spent(*spent_by(failure.detail)))
+        free = charged(free, spent_by(failure.detail))
     if state.cancel_requested:
         return then(events, cancelled(free))
     if past_deadline(state, now):

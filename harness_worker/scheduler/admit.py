@@ -39,7 +39,7 @@ from harness_common.store.spans import send_queued
 from harness_common.store.writes import Applied
 from harness_common.telemetry.traces import traces
 from harness_worker.scheduler import metrics
-from harness_worker.scheduler.looper import HELD_S, Look, Shared
+from harness_worker.scheduler.looper import HELD_S, PASS_BY_S, Look, Shared
 
 log = structlog.get_logger()
 
@@ -55,8 +55,6 @@ _COUNT_PAUSE_S: Final = 50e-6
 _SOON_S: Final = 0.25
 _REFILL_S: Final = 0.02
 _SHORTEST_S: Final = 0.01
-_PASS_BY_S: Final = 2 * HELD_S
-"""How long tenants whose slots are held are passed by before one is waited for again."""
 _BEGINNING: Final[Row] = {"tenant_id": UUID(int=0), "queue": "", "started": False}
 
 Given = dict[UUID, dict[Stream, int]]
@@ -99,19 +97,20 @@ class AdmitLoop:
         self._busy_until = 0.0
         self._slots = 0
         self._slots_of: tuple[object, ...] = ()
-        """What was seen when `_slots` was computed: it is good for as long as that is so."""
+        """What `_slots` follows from, as it was then: while that is so, no round gives out more."""
         self._after = _BEGINNING
         self._waiting: list[UUID] = []
         self._pass_by_until = 0.0
 
     async def run_once(self, look: Look) -> int:
         """Share out the free slots, move the blocks to where they are wanted, and admit."""
-        seen = (look.capacity, look.all_running, look.ungranted)
+        slots_of = (look.capacity, look.all_running)
+        seen = (*slots_of, look.ungranted)
         if not look.queued and seen == self._seen and look.granted <= self._slots:
             return 0
-        scene = await self._read(known=self._slots_of == seen[:2])
+        scene = await self._read(known=self._slots_of == slots_of)
         self._slots = max(scene.room.slots, sum(t.running for t in scene.tenants))
-        self._slots_of = seen[:2]
+        self._slots_of = slots_of
         plan = make_plan(scene)
         applied = await self._write(scene, plan) if plan.touched else []
         self._pace(scene, look, admitted=len(applied))
@@ -125,7 +124,7 @@ class AdmitLoop:
 
     async def _read(self, *, known: bool) -> Scene:
         shared, config = self._shared, self._shared.settings.scheduler
-        streams, rows = await self._streams(self._slots if known else _ANY_SLOTS)
+        streams, rows = await self._streams_and_slots(self._slots if known else _ANY_SLOTS)
         self._go_round(streams)
         load = self._load
         waiting: dict[UUID, dict[Stream, int]] = {}
@@ -149,7 +148,7 @@ class AdmitLoop:
             if row["nth"] == _STREAMS:
                 self._after = {name: row[name] for name in _BEGINNING}
 
-    async def _streams(self, slots: int) -> tuple[list[Row], list[Row]]:
+    async def _streams_and_slots(self, slots: int) -> tuple[list[Row], list[Row]]:
         """Read what waits and, in the same round trip, what tenants hold (of those that wait, who
         did so a round ago) and what each queue holds.
 
@@ -187,7 +186,7 @@ class AdmitLoop:
             try:
                 return await self._write_of(scene, plan, "slots_take")
             except RowsHeld:
-                self._pass_by_until = time.monotonic() + _PASS_BY_S
+                self._pass_by_until = time.monotonic() + PASS_BY_S
                 log.warning("admission.held_up", tenants=len(plan.touched))
         return await self._write_of(scene, plan, "slots_take_free")
 

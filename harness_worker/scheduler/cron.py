@@ -13,21 +13,19 @@ from uuid import UUID
 import psycopg
 import structlog
 
-from harness_common.core.errors import Conflict, HarnessError
+from harness_common.core.errors import HarnessError, TermOver
 from harness_common.core.ids import encode
 from harness_common.core.schedule import Outcome
 from harness_common.firing import Fired, fire_due
 from harness_common.store.db import DatabaseUnavailable, Row, RowsHeld
 from harness_common.telemetry.causes import causing
-from harness_worker.scheduler.looper import HELD_S, REDIS_PATIENCE_S, Look, Shared
+from harness_worker.scheduler.looper import HELD_S, REDIS_PATIENCE_S, Look, PassedBy, Shared
 
 log = structlog.get_logger()
 
 BUDGET_S: Final = 1.0
 """How long one tick fires: the leadership must be renewed, and other duties wait."""
 _AGAIN_S: Final = 60.0
-_PASS_BY_S: Final = 2 * HELD_S
-"""How long a tenant whose rows are held is passed by before it is waited for again."""
 
 
 class CronLoop:
@@ -40,8 +38,7 @@ class CronLoop:
         self._channel = shared.signals()
         self._later: dict[UUID, float] = {}
         """Schedules that could not be decided about, and until when they are put off."""
-        self._pass_by: dict[UUID, float] = {}
-        """Tenants whose rows somebody holds, and until when they are passed by."""
+        self._passed_by = PassedBy()
 
     async def run_once(self, look: Look) -> int:
         """Fire what is due, as far as the time of a tick goes."""
@@ -56,9 +53,8 @@ class CronLoop:
         left, done = deque(rows), 0
         while left and time.monotonic() <= until:
             row = left.popleft()
-            if time.monotonic() < self._pass_by.get(row["tenant_id"], 0.0):
+            if self._passed_by.has(row["tenant_id"]):
                 continue
-            self._pass_by.pop(row["tenant_id"], None)
             fired = await self._fire(row)
             if fired is not None:
                 done += 1
@@ -78,13 +74,11 @@ class CronLoop:
             return fired
         except RowsHeld:
             log.warning("schedule.held_up", schedule=encode("schedule", row["id"]))
-            self._pass_by[row["tenant_id"]] = time.monotonic() + _PASS_BY_S
+            self._passed_by.note(row["tenant_id"])
             return None
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, TermOver):
             raise
         except (HarnessError, psycopg.Error, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, Conflict) and error.error_code == "TERM_OVER":
-                raise
             # A schedule that cannot be decided about must not hold up its neighbours.
             log.error(
                 "schedule.deferred", schedule=encode("schedule", row["id"]), error=repr(error)

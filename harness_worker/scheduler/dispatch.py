@@ -83,21 +83,16 @@ class DispatchLoop:
         its lease and its claim, or between its commit and its release, and whoever answers the
         doorbell would be turned away.
         """
-        leases = self._shared.leases
+        shared = self._shared
         try:
             async with asyncio.timeout(REDIS_PATIENCE_S):
-                holders = await leases.holders(run_ids)
+                holders = await shared.leases.holders(run_ids)
         except RedisFault:
             return
         if not holders:
             return
-        alive = {row["incarnation"] for row in await self._shared.db.fetch("workers_alive", {})}
-        dead = [one for one in holders.items() if one[1] not in alive]
-        try:
-            async with asyncio.timeout(REDIS_PATIENCE_S):
-                await asyncio.gather(*(leases.break_lease(*one) for one in dead))
-        except RedisFault:
-            log.info("lease.break_failed", count=len(dead))
+        alive = {row["incarnation"] for row in await shared.db.fetch("workers_alive", {})}
+        await shared.break_leases([one for one in holders.items() if one[1] not in alive])
 
     async def _broker_forgot(self) -> bool:
         """Tell whether the Redis that holds the queues lost our marker: then it lost those too."""

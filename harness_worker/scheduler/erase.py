@@ -17,7 +17,7 @@ import structlog
 from harness_common.blobs.registry import blobs_of
 from harness_common.commands import cancel_run
 from harness_common.contracts.blob import Blobs
-from harness_common.core.errors import Conflict, HarnessError
+from harness_common.core.errors import HarnessError, TermOver
 from harness_common.core.ids import encode
 from harness_common.store import erase, json_codec
 from harness_common.store.audit import Actor, Entry, record
@@ -56,13 +56,13 @@ class EraseLoop:
         if begun >= self._next:
             try:
                 pause_s = await self.step()
+            except TermOver:
+                raise
             except DatabaseUnavailable as error:  # a lock or a statement that took too long
                 log.warning("erase.gave_way", error=str(error)[:300])
                 pause_s = AGAIN_S
                 self._next_first()
-            except Exception as error:
-                if isinstance(error, Conflict) and error.error_code == "TERM_OVER":
-                    raise
+            except Exception:
                 log.exception("erase.failed", erasure_ids=[self._shown(o) for o in self._open[:1]])
                 pause_s = EVERY_S
                 self._next_first()

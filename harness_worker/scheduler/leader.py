@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from uuid import UUID
 
-from harness_common.core.errors import Conflict
+from harness_common.core.errors import TermOver
 from harness_common.store.db import Database
 
 
@@ -44,11 +44,11 @@ class Leadership:
 
     async def keep(self) -> None:
         """Renew in time while a tick goes on: one that outlasts its term would begin another, with
-        loops that remember nothing, each time. Raises `Conflict` when the term is over.
+        loops that remember nothing, each time. Raises `TermOver` when it is not ours any more.
         """
         term = self.term
         if self.is_due and await self.seek() != term:
-            raise Conflict("another term has begun", code="TERM_OVER", term=term)
+            raise TermOver("another term has begun", term=term)
 
     async def resign(self) -> None:
         """Let a standby take over at once."""

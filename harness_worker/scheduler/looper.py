@@ -7,6 +7,7 @@ term.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ from redis.asyncio import Redis
 from harness_common.broker.publish import Doorbell, Rings, urgency
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
-from harness_common.core.errors import Conflict, HarnessError
+from harness_common.coord.redis import RedisFault
+from harness_common.core.errors import HarnessError, TermOver
 from harness_common.core.ids import encode
 from harness_common.core.inputs import Input
 from harness_common.core.rules import advance
@@ -39,6 +41,8 @@ HELD_S: Final = 1.0
 """How long a transaction of a loop waits for a row: a process that froze with the rows of one
 tenant must not hold up those of the others.
 """
+PASS_BY_S: Final = 2 * HELD_S
+"""How long a tenant whose rows are held is passed by before it is waited for again."""
 _SKIP_S: Final = 30.0
 """How long a run that could not be read or moved is left alone."""
 
@@ -171,15 +175,43 @@ class Shared:
         return rows
 
     async def check_term(self, conn: Connection) -> None:
-        """Hold the term for this transaction; raises `Conflict` when another scheduler leads
+        """Hold the term for this transaction; raises `TermOver` when another scheduler leads
         (INV12).
         """
         params = {"term": self.term}
         self._require_term(await run_sql(conn, "lead_check", params, self.db.timeout_s))
 
+    async def break_leases(self, held: Sequence[tuple[UUID, UUID]]) -> None:
+        """Delete the leases of dead worker processes: pairs of a run and whose lease it is. Best
+        effort: one that stays passes by itself.
+        """
+        try:
+            async with asyncio.timeout(REDIS_PATIENCE_S):
+                await asyncio.gather(*(self.leases.break_lease(*one) for one in held))
+        except RedisFault:
+            log.info("lease.break_failed", count=len(held))
+
     def _require_term(self, held: Sequence[Row]) -> None:
         if not held:
-            raise Conflict("another scheduler leads now", code="TERM_OVER", term=self.term)
+            raise TermOver("another scheduler leads now", term=self.term)
+
+
+class PassedBy:
+    """Tenants whose rows somebody holds, and until when they are passed by."""
+
+    def __init__(self) -> None:
+        self._until: dict[UUID, float] = {}
+
+    def note(self, tenant_id: UUID) -> None:
+        """Pass a tenant by from now on, for a while."""
+        self._until[tenant_id] = time.monotonic() + PASS_BY_S
+
+    def has(self, tenant_id: UUID) -> bool:
+        """Tell whether a tenant is passed by now."""
+        if time.monotonic() < self._until.get(tenant_id, 0.0):
+            return True
+        self._until.pop(tenant_id, None)
+        return False
 
 
 class Loop(Protocol):

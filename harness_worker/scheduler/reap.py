@@ -179,7 +179,7 @@ class ReapLoop:
         applied = [one for one in done if one is not None]
         _show(writes, done, {row["id"]: row for row in rows})
         owners = {row["id"]: row["claimed_by"] for row in rows}
-        await self._break_leases([(one.run.id, owners[one.run.id]) for one in applied])
+        await shared.break_leases([(one.run.id, owners[one.run.id]) for one in applied])
         for one in applied:
             _tell_verdict(one.run)
             shared.ring(one)
@@ -203,13 +203,6 @@ class ReapLoop:
         name = row["worker_name"]
         log.info("run.recovered", run_id=encode("run", run.id), worker=name, why=lost.why)
         return write
-
-    async def _break_leases(self, held: list[tuple[UUID, UUID]]) -> None:
-        try:
-            async with asyncio.timeout(REDIS_PATIENCE_S):
-                await asyncio.gather(*(self._shared.leases.break_lease(*one) for one in held))
-        except RedisFault:
-            log.info("lease.break_failed", count=len(held))
 
 
 def _show(

@@ -21,7 +21,7 @@ import structlog
 
 from harness_common.blobs.registry import blobs_of
 from harness_common.contracts.blob import Blobs
-from harness_common.core.errors import Conflict
+from harness_common.core.errors import TermOver
 from harness_common.core.ids import encode
 from harness_common.store.db import Connection, DatabaseUnavailable, Row, run_sql, run_together
 from harness_common.store.partitions import WEEK, lowest_id
@@ -279,14 +279,14 @@ class RetentionLoop:
             async for rows in work:
                 yield rows
             return
+        except TermOver:
+            raise
         except DatabaseUnavailable as error:
             if not isinstance(error.__cause__, _TOOK_TOO_LONG):
                 raise
             log.warning("retention.gave_way", tenant_id=whose, error=str(error)[:300])
             self._gave_way = True
-        except Exception as error:
-            if isinstance(error, Conflict) and error.error_code == "TERM_OVER":
-                raise
+        except Exception:
             log.exception("retention.failed", tenant_id=whose)
             self._shared.count("retention_failures")
         yield 0

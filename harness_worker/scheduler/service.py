@@ -20,7 +20,7 @@ from harness_common.broker.queues import is_amqp
 from harness_common.coord.channel import Channel
 from harness_common.coord.lease import Leases
 from harness_common.coord.redis import RedisFault, connect
-from harness_common.core.errors import Conflict
+from harness_common.core.errors import Conflict, TermOver
 from harness_common.settings import Settings
 from harness_common.store.db import Database, DatabaseUnavailable, RowsHeld
 from harness_common.store.keyring import Keyring, load_keks
@@ -96,11 +96,9 @@ async def tick(
         except RowsHeld as error:
             # It comes again at the next tick, when whoever holds them may be gone.
             log.warning("loop.held_up", loop=loop.name, error=error.message)
-        except DatabaseUnavailable:
+        except (DatabaseUnavailable, TermOver):
             raise
         except Conflict as error:
-            if error.error_code == "TERM_OVER":
-                raise
             log.warning("loop.conflict", loop=loop.name, error=error.message)
         except Exception:
             # One duty that fails must not stop the others; it is tried again at the next tick.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Final
 from uuid import UUID
 
 import structlog
@@ -19,12 +18,9 @@ from harness_common.core.run import Status
 from harness_common.store.apply import apply
 from harness_common.store.db import Row, RowsHeld, run_sql
 from harness_common.store.writes import Applied
-from harness_worker.scheduler.looper import HELD_S, Look, Shared
+from harness_worker.scheduler.looper import HELD_S, Look, PassedBy, Shared
 
 log = structlog.get_logger()
-
-_PASS_BY_S: Final = 2 * HELD_S
-"""How long a tenant whose slots are held is passed by before it is waited for again."""
 
 
 class WakeLoop:
@@ -34,8 +30,7 @@ class WakeLoop:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._pass_by: dict[UUID, float] = {}
-        """Tenants, and until when they are passed by."""
+        self._passed_by = PassedBy()
 
     async def run_once(self, look: Look) -> int:
         """Wake what is due, tenant by tenant, who waits longest first; never for longer than the
@@ -56,13 +51,12 @@ class WakeLoop:
 
     async def _try_tenant(self, tenant_id: UUID, batch: int, others_wait: bool) -> int:
         """Wake what is due of a tenant; the next one goes on when somebody holds its slots."""
-        if time.monotonic() < self._pass_by.get(tenant_id, 0.0):
+        if self._passed_by.has(tenant_id):
             return 0
-        self._pass_by.pop(tenant_id, None)
         try:
             return await self._wake_tenant(tenant_id, batch, others_wait)
         except RowsHeld:
-            self._pass_by[tenant_id] = time.monotonic() + _PASS_BY_S
+            self._passed_by.note(tenant_id)
             log.warning("wake.held_up", tenant_id=encode("tenant", tenant_id))
             return 0
 

@@ -23,7 +23,7 @@ from harness_common.contracts.guardrails import (
 )
 from harness_common.contracts.stop_when import compile_pattern
 from harness_common.core import events as ev
-from harness_common.core.budget import with_spent
+from harness_common.core.budget import Spent, with_spent
 from harness_common.core.context_view import Shown, is_summary, section_of
 from harness_common.core.errors import HarnessError
 from harness_common.core.events import Event
@@ -146,9 +146,8 @@ class Rails:
         lost because a judge cannot look at it now.
         """
         lost = self._with_costs(self._answered or _NO_ANSWER)
-        error.detail = with_spent(
-            error.detail, lost.input_tokens, lost.output_tokens, lost.cost_usd
-        )
+        spent = Spent(lost.input_tokens, lost.output_tokens, lost.cost_usd)
+        error.detail = with_spent(error.detail, spent)
 
     @property
     def guidance(self) -> Guidance:

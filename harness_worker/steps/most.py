@@ -1,5 +1,5 @@
-"""The most that a step may take of models beside the agent's own answer: judges and summaries. The
-day's budget has to have room for it before they are asked (`budgets`).
+"""The most that a step may take of models beside the agent's own answer: judges, summaries, nodes
+of a graph. The day's budget has to have room for it before they are asked (`budgets`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from harness_common.contracts.guardrails import JudgeRail
 from harness_common.contracts.model import Usage
 from harness_common.core.context_summary import instructions
 from harness_common.core.errors import Invalid, Permanent
+from harness_common.core.graph import MODEL_CALL
 from harness_common.core.message import message_chars
+from harness_common.core.tool_call import ENDED, CallStatus
 from harness_worker.context.summarise import MOST_CALLS
 from harness_worker.steps.compact import piece_tokens
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.guardrails import is_said_by_user, passed
 from harness_worker.steps.judge import Judges
+from harness_worker.steps.node_model import chain_of, request_of
 from harness_worker.steps.summary_call import SummaryCalls
 
 CHARS_PER_TOKEN: Final = 3
@@ -82,3 +85,20 @@ def most_of_summaries(ctx: StepContext) -> list[Most]:
             break
         size = pieces * rules.summary_tokens
     return [(calls.name, Usage(tokens_in, tokens_out))]
+
+
+def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
+    """Return the most tokens and money that the model nodes of the coming step may take."""
+    tokens, cost_usd = 0, 0.0
+    prices = ctx.runtime.models.prices
+    for row in ctx.calls:
+        if row["name"] != MODEL_CALL or CallStatus(row["status"]) in ENDED:
+            continue
+        request = request_of(ctx, row["arguments"])
+        chars = len(request.system) + len(row["arguments"]["prompt"])
+        usage = Usage(chars // CHARS_PER_TOKEN + 1, request.max_tokens)
+        asks = 1 + ctx.spec.contract.reasks if "output_schema" in row["arguments"] else 1
+        tokens += asks * (usage.input_tokens + usage.output_tokens)
+        chain = chain_of(ctx, row["arguments"])
+        cost_usd += asks * max(prices.cost_usd(name, usage) or 0.0 for name in chain)
+    return tokens, cost_usd

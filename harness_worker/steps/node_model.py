@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
-from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, Usage
+from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult
 from harness_common.core.budget import FREE, Spent, exceeded
 from harness_common.core.doubt import CONTRACT
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.events import Event
-from harness_common.core.graph import ANSWER_CUT, MODEL_CALL, REFUSED
+from harness_common.core.graph import ANSWER_CUT, REFUSED
 from harness_common.core.message import Json, user
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
@@ -30,8 +30,6 @@ from harness_worker.steps.contract.request import contracted
 from harness_worker.steps.contract.terms import Terms, terms_of
 from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope
 from harness_worker.tools.notes import write_event
-
-_CHARS_PER_TOKEN: Final = 3
 
 
 @dataclass(slots=True)
@@ -119,7 +117,7 @@ class ModelCalls:
     async def _answer(self, question: _Question) -> CallOutcome:
         """Ask until an answer has the form that is wanted, as often as the contract lets it."""
         asked, ctx = question.call.arguments, self._ctx
-        request = _request(ctx, asked)
+        request = request_of(ctx, asked)
         memo: Mapping[str, Json] | None = None
         while True:
             self._may_ask()
@@ -134,7 +132,7 @@ class ModelCalls:
                 request,
                 show=self._streams and terms.output_schema is None,
                 form=form,
-                chain=_chain(ctx, asked),
+                chain=chain_of(ctx, asked),
                 memo=self._slot(),
             )
             self._pay(question, got.answer)
@@ -185,7 +183,7 @@ class ModelCalls:
         self._cost_usd += spent.cost_usd
 
 
-def _chain(ctx: StepContext, asked: Mapping[str, Any]) -> tuple[str, ...]:
+def chain_of(ctx: StepContext, asked: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the models of a node: its own, else the agent's; each with its own stand-ins."""
     if "model" not in asked:
         stand_ins = asked.get("fallback_models")
@@ -201,7 +199,8 @@ def _terms(ctx: StepContext, asked: Mapping[str, Any], memo: Mapping[str, Json] 
     )
 
 
-def _request(ctx: StepContext, asked: Mapping[str, Any]) -> ChatRequest:
+def request_of(ctx: StepContext, asked: Mapping[str, Any]) -> ChatRequest:
+    """Return what a node asks its model for."""
     spec = ctx.spec
     name = asked.get("model", spec.model)
     options = {**options_for(name, spec.model, spec.model_options), **asked.get("options", {})}
@@ -216,20 +215,3 @@ def _request(ctx: StepContext, asked: Mapping[str, Any]) -> ChatRequest:
         options={**options, "attempt": ctx.run.state.failures + 1},
         step=ctx.number,
     )
-
-
-def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
-    """Return the most tokens and money that the model nodes of the coming step may take."""
-    tokens, cost_usd = 0, 0.0
-    prices = ctx.runtime.models.prices
-    for row in ctx.calls:
-        if row["name"] != MODEL_CALL or CallStatus(row["status"]) in ENDED:
-            continue
-        request = _request(ctx, row["arguments"])
-        chars = len(request.system) + len(row["arguments"]["prompt"])
-        usage = Usage(chars // _CHARS_PER_TOKEN + 1, request.max_tokens)
-        asks = 1 + ctx.spec.contract.reasks if "output_schema" in row["arguments"] else 1
-        tokens += asks * (usage.input_tokens + usage.output_tokens)
-        chain = _chain(ctx, row["arguments"])
-        cost_usd += asks * max(prices.cost_usd(name, usage) or 0.0 for name in chain)
-    return tokens, cost_usd

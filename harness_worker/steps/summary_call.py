@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness_common.contracts.model import ChatRequest, Model, Usage
-from harness_common.core.budget import with_spent
+from harness_common.core.budget import Spent, with_spent
 from harness_common.core.errors import HarnessError
 from harness_common.core.message import user
 from harness_common.core.step import Compacted
@@ -67,10 +67,8 @@ class SummaryCalls:
 
     def charge(self, error: HarnessError) -> None:
         """Put on an error that ends the attempt what the calls before it cost."""
-        used = self.used
-        error.detail = with_spent(
-            error.detail, used.input_tokens, used.output_tokens, self.cost_usd
-        )
+        spent = Spent(self.used.input_tokens, self.used.output_tokens, self.cost_usd)
+        error.detail = with_spent(error.detail, spent)
 
     def charged(self, result: Compacted) -> Compacted:
         """Return the result with what the calls cost."""

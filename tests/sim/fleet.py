@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from harness_common.core.errors import Conflict
+from harness_common.core.errors import TermOver
 from tests.sim.tables import QUEUE, Row, Tables, bell_queue
 
 
@@ -170,9 +170,9 @@ class Fleet(Tables):
         return leads
 
     def lead_check(self, term: int) -> None:
-        """Raise `Conflict` (TERM_OVER) when another scheduler leads, as `Shared.check_term`."""
+        """Raise `TermOver` when another scheduler leads, as `Shared.check_term`."""
         if not self._leads(term) and self.mutate != "term":
-            raise Conflict("another scheduler leads now", code="TERM_OVER", term=term)
+            raise TermOver("another scheduler leads now", term=term)
 
     # The scheduler's reads and small writes
 

@@ -19,7 +19,7 @@ from harness_common.core.errors import HarnessError, Limited, Permanent, Transie
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
 from harness_worker.advance import release_all
-from harness_worker.steps.node_model import most_of_nodes
+from harness_worker.steps.most import most_of_nodes
 from tests.store.play import sql
 from tests.worker.graph_runs import go_on, graph_worker, step
 from tests.worker.runtime import FakeModels, claim_tools_step, make_shared, say_nothing
