@@ -8,7 +8,6 @@ contract when it has an `output_schema`. Answers that had not the form are paid 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +24,7 @@ from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store.db import DatabaseUnavailable
 from harness_worker.steps.asking import ask, options_for
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.contract.answer import read_answer
+from harness_worker.steps.contract.answer import RepairCount, read_answer
 from harness_worker.steps.contract.request import contracted
 from harness_worker.steps.contract.terms import Terms, terms_of
 from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope
@@ -85,7 +84,7 @@ class ModelCalls:
         self._streams = calls == 1
         self.events: list[Event] = []
         """What could not be told at once."""
-        self._repairs = Counter[str]()
+        self._repairs = RepairCount()
         self._memo = dict(ctx.run.state.memo)
         state = ctx.run.state
         # With what the ledger has of an earlier attempt at this step: the run counts that later.

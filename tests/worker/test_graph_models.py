@@ -404,13 +404,24 @@ async def test_a_model_of_another_provider_is_not_given_the_agents_options(play,
     assert models.asked[0][1].options == {"own": 1, "attempt": 1}
 
 
-async def test_the_repairs_of_all_answers_of_a_step_are_counted(play, db):
+async def test_the_repairs_of_all_answers_of_a_step_are_counted(play, db, monkeypatch):
+    """Also when the count that is written first takes longest."""
     nearly = '```json\n{"label": "bug"}\n```'
     models = Models(x=[nearly, nearly])
     text = PAIR.replace("MORE", f"output_schema: {json.dumps(FORM)}")
     runtime = await worker(db, text, models)
+    written, fetch = [], runtime.db.fetch
+
+    async def slow_at_first(name, params):
+        if name == "repairs_keep":
+            written.append(params["kinds"])
+            await asyncio.sleep(0.3 if len(written) == 1 else 0)
+        return await fetch(name, params)
+
+    monkeypatch.setattr(runtime.db, "fetch", slow_at_first)
     run_id = await play.start("it")
     assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    assert len(written) == 2
     (row,) = await sql(db, "SELECT kinds, model FROM repairs WHERE run_id = :r", r=run_id)
     assert (row["kinds"], row["model"]) == ({"fence": 2}, "fake/x")
 

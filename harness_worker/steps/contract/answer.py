@@ -30,13 +30,23 @@ _LONG_CHARS: Final = 8_000
 """Longer answers are read in a thread: the process has other runs to look after."""
 
 
+class RepairCount:
+    """The repairs of a step's answers so far. They are written one after the other, since of two
+    that are under way together the smaller count could be the one that stands.
+    """
+
+    def __init__(self) -> None:
+        self.kinds = Counter[str]()
+        self.writing = asyncio.Lock()
+
+
 async def read_answer(
     ctx: StepContext,
     terms: Terms,
     answer: ChatResult,
     *,
     model: str,
-    so_far: Counter[str] | None = None,
+    so_far: RepairCount | None = None,
 ) -> tuple[ChatResult, Guidance]:
     """Return the answer as it was meant, and what follows from its form; repairs are counted, as
     those of the `model` that answered.
@@ -49,9 +59,10 @@ async def read_answer(
         read = read_by(terms, answer)
     if read.repairs:
         try:
-            kinds = Counter() if so_far is None else so_far
-            kinds.update(counts(read.repairs))
-            await keep_repairs(ctx.runtime.db, ctx.run, ctx.number, model, kinds)
+            count = so_far or RepairCount()
+            async with count.writing:
+                count.kinds.update(counts(read.repairs))
+                await keep_repairs(ctx.runtime.db, ctx.run, ctx.number, model, count.kinds)
         except Transient as error:  # the event has them all: the answer is worth more than a count
             log.warning("repairs.not_counted", run_id=encode("run", ctx.run.id), error=str(error))
     return read.answer, read.guidance
