@@ -29,12 +29,15 @@ FAMILIES = pytest.mark.parametrize("more", [(), ("--old",)], ids=["2026", "2025"
 
 
 def launchers() -> list[psutil.Process]:
-    """List the servers that this process has started."""
-    return [
-        child
-        for child in psutil.Process().children()
-        if any("launcher.py" in part for part in child.cmdline())
-    ]
+    """List the servers that this process has started and that live."""
+
+    def is_launcher(child: psutil.Process) -> bool:
+        try:
+            return any("launcher.py" in part for part in child.cmdline())
+        except (psutil.ZombieProcess, psutil.NoSuchProcess):
+            return False
+
+    return [child for child in psutil.Process().children() if is_launcher(child)]
 
 
 async def until(condition) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 
 import pytest
@@ -130,12 +131,13 @@ print("all lived")
     assert result.hit.name == "memory_bytes"
 
 
-async def test_two_hundred_calls_leave_nothing(tmp_path):
+async def test_two_hundred_calls_leave_nothing(tmp_path, monkeypatch):
     def state():
         with open("/proc/self/mountinfo") as file:
             mounts = len(file.readlines())
-        return mounts, sorted(os.listdir("/tmp")), sorted(os.listdir("/mnt"))
+        return mounts, sorted(os.listdir("/mnt")), os.listdir(tmp_path)
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # /tmp has folders of others
     before, fds = state(), len(os.listdir("/proc/self/fd"))
     sandbox = WorkerSandbox(SandboxSettings(warm=0))
     try:
