@@ -137,7 +137,7 @@ async def _recorded(
             done = replace(old, status=CallStatus.SUCCEEDED, error_type=None, content="(dry run)")
             outcomes.append(done)
         else:
-            outcomes.append(old if call.name == MODEL_CALL else runner.reread(call, old))
+            outcomes.append(old if call.name == MODEL_CALL else runner.outcomes.reread(call, old))
     return outcomes
 
 

@@ -34,7 +34,7 @@ async def run(ctx: StepContext) -> StepResult:
     runner.expect(calls)
     if ctx.run.overrides.get("recorded"):
         pairs = zip(calls, await recorded_outcomes(ctx), strict=True)
-        return _done(ctx, tuple(runner.reread(call, old) for call, old in pairs))
+        return _done(ctx, tuple(runner.outcomes.reread(call, old) for call, old in pairs))
     return await _run_calls(ctx, runner, calls)
 
 

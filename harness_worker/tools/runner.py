@@ -17,8 +17,6 @@ from uuid import uuid4
 
 from harness_common.contracts.tool import EffectClass, Tool
 from harness_common.core import events as ev
-from harness_common.core.approval import told_edited
-from harness_common.core.denials import DENIALS
 from harness_common.core.errors import HarnessError, Invalid, LostOwnership, NotFound, Transient
 from harness_common.core.policy import Verdict
 from harness_common.core.step import CallOutcome, Wait
@@ -30,11 +28,12 @@ from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope
 from harness_worker.tools.call_context import CallContext
 from harness_worker.tools.faults import PERMISSION_DENIED, denied, failed, refused
-from harness_worker.tools.gate import Gate, marks_after
+from harness_worker.tools.gate import Gate
 from harness_worker.tools.ledger import Ledger, fingerprint
 from harness_worker.tools.need_input import open_question
 from harness_worker.tools.normalise import waiting
 from harness_worker.tools.notes import note
+from harness_worker.tools.outcomes import Outcomes
 from harness_worker.tools.registry import ToolRegistry
 from harness_worker.tools.validate import validate_arguments
 
@@ -73,6 +72,7 @@ class ToolRunner:
         self._ledger = Ledger(scope)
         self._gate = gate or Gate(scope)
         self._approvals = Approvals(scope)
+        self.outcomes = Outcomes(scope, self._gate)
         self.writing: set[int] = set()
         """The calls whose effect is under way, by index."""
 
@@ -108,7 +108,7 @@ class ToolRunner:
         if call.status in ENDED:
             return self._given_back(call)
         if call.status is CallStatus.UNKNOWN:
-            return self._outcome(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
+            return self.outcomes.of(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
         if call.is_dead_intent():
             return await self._unknown(call, "the process that started it is gone")
         try:
@@ -117,11 +117,11 @@ class ToolRunner:
         except ToolNotHere:
             raise
         except HarnessError as error:
-            return self._outcome(call, None, refused(call.name, error))
+            return self.outcomes.of(call, None, refused(call.name, error))
         allowed = await self._allowed(call, tool)
         if not isinstance(allowed, Ended):
             return await self._run_allowed(allowed, tool)
-        outcome = self._outcome(call, tool, allowed)
+        outcome = self.outcomes.of(call, tool, allowed)
         if allowed.error_type != PERMISSION_DENIED or call.status in _BEGUN:
             return outcome
         return await self._without(call, tool, outcome, PERMISSION_DENIED)
@@ -187,51 +187,30 @@ class ToolRunner:
             if tool is not None:
                 asked = fingerprint(self.scope.run.tenant_id, tool, call.ran)
                 if asked != recorded.fingerprint:
-                    return self._outcome(call, tool, _conflict(recorded, tool), recorded=True)
+                    return self.outcomes.of(call, tool, _conflict(recorded, tool), recorded=True)
             call = replace(call, name=name, arguments=call.ran)
-        return self.reread(call, recorded)
-
-    def reread(self, call: PendingCall, recorded: CallOutcome) -> CallOutcome:
-        """Give back a recorded result if policy still allows the call: what it denies now is not
-        readable any more. The ledger keeps the result.
-        """
-        if recorded.status not in {CallStatus.SUCCEEDED, CallStatus.FAILED}:
-            return recorded  # nothing was done, so there is nothing to read
-        decision = self._gate.recheck(call)
-        if decision.verdict is not Verdict.DENY:
-            kept = (recorded.policy or {}).get("marks", ())
-            return replace(recorded, marks=tuple(sorted({*marks_after(decision), *kept})))
-        no = denied(call.name, decision)
-        return replace(
-            recorded,
-            status=no.status,
-            content=no.content,
-            error_type=no.error_type,
-            trust="trusted",
-            artifacts=(),
-            policy=decision.to_json(),
-        )
+        return self.outcomes.reread(call, recorded)
 
     async def _run_allowed(self, call: PendingCall, tool: Tool) -> CallOutcome:
         """Run a call that is valid and may be made."""
         scope, is_write = self.scope, tool.spec.effect is EffectClass.WRITE
         if (question := open_question(call, scope.clock())) is not None:
-            return self._outcome(call, tool, question)
+            return self.outcomes.of(call, tool, question)
         until = call.waits_until
         if is_write and until is not None and until > scope.clock():
-            return self._outcome(call, tool, waiting(Wait(call.index, "time", until)))
+            return self.outcomes.of(call, tool, waiting(Wait(call.index, "time", until)))
         if scope.held.cancel_requested or scope.held.release_asked:
             raise CancelAsked
         if tool.spec.cache_s is not None and (found := await self._ledger.cached(call, tool)):
-            return self._from_cache(call, tool, found)
+            return self.outcomes.from_cache(call, tool, found)
         leave = await self._leave(call, tool)
         if call.row["result"] == _BREAKER:
             call = replace(call, resume_at=None)  # nothing of the call itself was waited for
         if isinstance(leave, Shut):
             if (until := self._tried_again_at(tool, leave)) is not None:
                 wait = Wait(call.index, "time", until)
-                return self._outcome(call, tool, Ended(CallStatus.RUNNING, _BREAKER, wait=wait))
-            outcome = self._outcome(
+                return self.outcomes.of(call, tool, Ended(CallStatus.RUNNING, _BREAKER, wait=wait))
+            outcome = self.outcomes.of(
                 call, tool, _unavailable(leave, seconds_until(leave, scope.clock()))
             )
             return await self._without(call, tool, outcome, leave.reason)
@@ -239,17 +218,6 @@ class ToolRunner:
         if is_fault and tool.spec.effect is EffectClass.READ:
             return await self._without(call, tool, outcome, outcome.error_type or "")
         return outcome
-
-    def _from_cache(self, call: PendingCall, tool: Tool, found: CallOutcome) -> CallOutcome:
-        """Give a cached result what this run's rules and state say of it."""
-        marks = self._marks(tool, Ended(CallStatus.SUCCEEDED, ""))
-        return replace(
-            found,
-            content=(told_edited(call.arguments) if call.edited else "") + found.content,
-            trust="untrusted" if self._gate.is_untrusted(tool) else found.trust,
-            marks=marks,
-            policy=call.policy and {**call.policy, "marks": list(marks)},
-        )
 
     def _tried_again_at(self, tool: Tool, shut: Shut) -> datetime | None:
         """Return until when a call waits for an open breaker; None when the model is told, or the
@@ -276,7 +244,7 @@ class ToolRunner:
         if call.approval_id is not None and not await self._approvals.use(call, tool):
             raise CancelAsked
         ended = await attempts(self.scope, call, tool, leave)
-        return self._outcome(call, tool, ended), ended.fault
+        return self.outcomes.of(call, tool, ended), ended.fault
 
     async def _without(
         self, call: PendingCall, tool: Tool, outcome: CallOutcome, why: str
@@ -358,7 +326,7 @@ class ToolRunner:
             await self._ledger.intend(call, tool, attempt_id)
             begun = True
             ended = await attempt(scope, call, tool, ctx)
-            outcome = self._outcome(call, tool, ended, recorded=True)
+            outcome = self.outcomes.of(call, tool, ended, recorded=True)
             won = await self._ledger.record(attempt_id, outcome)
         except asyncio.CancelledError:
             # Say now what is known, rather than leave it to recovery: how it ended, or that it was
@@ -386,80 +354,12 @@ class ToolRunner:
         """Declare a dead owner's attempt unknown, unless its result arrived after all."""
         assert call.attempt_id is not None
         if await self._ledger.give_up(call, call.attempt_id, CallStatus.UNKNOWN, why):
-            return self._outcome(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
+            return self.outcomes.of(call, None, Ended(CallStatus.UNKNOWN, ""), recorded=True)
         fresh = await self._ledger.read(call.index)
         if fresh.is_dead_intent():
             # Another attempt is under way since: it is its owner's, and not ours to judge.
             raise LostOwnership("another attempt is under way", run_id=str(self.scope.run.id))
         return await self._run(fresh)
-
-    def _outcome(
-        self, call: PendingCall, tool: Tool | None, ended: Ended, *, recorded: bool = False
-    ) -> CallOutcome:
-        """Build how a call ended; only a call that got as far as an attempt has a fingerprint."""
-        asks = ended.status is CallStatus.AWAITING_APPROVAL  # nothing was tried yet
-        spec = tool.spec if tool else None
-        served_by = spec.name if spec and ended.began and spec.name != call.name else None
-        scope, begun = self.scope, tool is not None and ended.began
-        marks, policy = self._marks(tool, ended), ended.policy or call.policy
-        plain = ended.status is CallStatus.SUCCEEDED and call.answer is None and not call.edited
-        lasts_s = spec.cache_s if spec and plain else None
-        return CallOutcome(
-            index=call.index,
-            tool_use_id=call.tool_use_id,
-            name=call.name,
-            status=ended.status,
-            content=_marked(call, ended, served_by),
-            error_type=ended.error_type,
-            trust="untrusted" if self._is_untrusted(tool, ended) else "trusted",
-            duration_ms=ended.duration_ms,
-            cost_usd=ended.cost_usd,
-            input_tokens=ended.input_tokens,
-            output_tokens=ended.output_tokens,
-            artifacts=ended.artifacts,
-            attempt=call.attempt + (not asks) + len(ended.failed_attempts),
-            effect=str(spec.effect) if spec else None,
-            tool_version=spec.version if spec and not asks else None,
-            resume_at=None if asks else ended.resume_at,
-            wait=ended.wait,
-            marks=marks,
-            policy=policy and {**policy, "marks": list(marks)},
-            recorded=recorded,
-            fingerprint=fingerprint(scope.run.tenant_id, tool, call.arguments)
-            if tool and begun
-            else None,
-            ran_arguments=call.changed_arguments() if begun else None,
-            failed_attempts=ended.failed_attempts,
-            cached_until=scope.clock() + timedelta(seconds=lasts_s) if lasts_s else None,
-            served_by=served_by,
-        )
-
-    def _is_untrusted(self, tool: Tool | None, ended: Ended) -> bool:
-        return ended.untrusted or (
-            tool is not None and not _was_denied(ended) and self._gate.is_untrusted(tool)
-        )
-
-    def _marks(self, tool: Tool | None, ended: Ended) -> tuple[str, ...]:
-        """Return what the run has touched once the call has ended; a denied one touched nothing."""
-        if tool is None or _was_denied(ended):
-            return ()
-        return tuple(sorted({*self._gate.marks_after(tool), *ended.marks}))
-
-
-def _was_denied(ended: Ended) -> bool:
-    return ended.status is CallStatus.REJECTED and ended.error_type in DENIALS
-
-
-def _marked(call: PendingCall, ended: Ended, served_by: str | None) -> str:
-    """Say in a result that a person changed the arguments, or that another tool gave it than the
-    one asked for.
-    """
-    text = ended.content
-    if ended.wait is None and ended.began and call.edited:
-        text = told_edited(call.arguments) + text
-    if served_by is not None and ended.status in ENDED:
-        text = f"{text}\n[from the fallback tool {served_by}]"
-    return text
 
 
 def _conflict(recorded: CallOutcome, tool: Tool) -> Ended:
