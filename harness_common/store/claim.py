@@ -120,6 +120,7 @@ async def claim(
                     for w in wants
                 ]
             ),
+            "count": len(wants),
             "worker": worker,
             "hold_s": hold_s,
         },

@@ -29,6 +29,7 @@ from harness_common.logins import ROLES, derive, login_of, user_and_password
 from harness_common.revisions import VERSIONS, Phase, floor_comment, known, target
 from harness_common.settings import settings
 from harness_common.store.db import sqlalchemy_url
+from harness_common.store.first_statistics import write_first_statistics
 from harness_common.store.partitions import ensure_partitions
 from harness_common.telemetry.logs import configure_logging
 
@@ -75,6 +76,8 @@ def migrate(
                 connection.commit()
                 _upgrade(connection, phase, versions)
                 made = ensure_partitions(connection, weeks_ahead)
+                connection.commit()
+                write_first_statistics(connection)
                 connection.commit()
                 driver = connection.connection.driver_connection
                 assert isinstance(driver, psycopg.Connection)

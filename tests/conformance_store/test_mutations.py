@@ -55,7 +55,7 @@ MUTATIONS = [
     Mutation(
         "a claim does not look whether another has the run",
         (runs, "_is_ready", lambda t, row, want, worker: row["version"] == want["version"]),
-        ("claim", "AND runs.status = 'running' AND runs.claim_id IS NULL", ""),
+        ("claim", "AND coalesce(runs.status, '') = 'running' AND runs.claim_id IS NULL", ""),
         test_claims.test_of_many_claims_one_wins,
     ),
     Mutation(

@@ -3,7 +3,8 @@
 WITH RECURSIVE above AS (
     SELECT id, parent_run_id, created_by FROM runs WHERE tenant_id = %(tenant_id)s AND id = %(run_id)s
     UNION ALL
-    SELECT r.id, r.parent_run_id, r.created_by FROM runs r JOIN above a ON r.id = a.parent_run_id WHERE r.tenant_id = %(tenant_id)s
+    SELECT r.id, r.parent_run_id, r.created_by
+    FROM above a CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = a.parent_run_id OFFSET 0) AS r
 ), first AS (
     SELECT created_by FROM above WHERE parent_run_id IS NULL
 )

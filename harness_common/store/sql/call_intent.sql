@@ -8,7 +8,8 @@ WITH held AS (
 ), run AS (
     UPDATE runs SET next_seq = next_seq + 1 FROM held
     WHERE runs.tenant_id = held.tenant_id AND runs.id = held.run_id AND version = %(version)s AND fence = %(fence)s
-      AND claim_id = %(claim_id)s AND NOT cancel_requested
+      -- So written, the index of all that is claimed is no way to one run.
+      AND claim_id IS NOT DISTINCT FROM %(claim_id)s AND NOT cancel_requested
       AND (%(approval_id)s::uuid IS NULL OR EXISTS (
           SELECT 1 FROM approvals a WHERE a.tenant_id = held.tenant_id AND a.id = %(approval_id)s AND a.run_id = held.run_id
             AND a.step = held.step AND a.idx = held.idx AND a.status = 'approved' AND a.digest = %(approval_digest)s

@@ -2,14 +2,17 @@
 -- already known, the ledger of a step with calls, and what its tenant's limits say: the step is charged to the rates that exist, and waits
 -- `wait_s`, or it is put off and tries again then. Asynchronous commit: a lost claim is safe, since claim ids are random.
 WITH want AS (
+    -- The planner takes a limit that it does not know for a few rows, and looks each of them up.
     SELECT * FROM jsonb_to_recordset(%(wants)s::jsonb) AS w (tenant_id uuid, run_id uuid, version int, claim_id uuid, have int)
+    LIMIT %(count)s
 ), claimed AS (
     UPDATE runs SET
         fence = fence + 1, claim_id = want.claim_id, claimed_by = %(worker)s, claimed_at = clock_timestamp(),
         attempt = attempt + 1, wake_at = clock_timestamp() + make_interval(secs => %(hold_s)s)
     FROM want
     WHERE runs.tenant_id = want.tenant_id AND runs.id = want.run_id AND runs.version = want.version
-      AND runs.status = 'running' AND runs.claim_id IS NULL
+      -- So written, the index of all that run is no way to one of them.
+      AND coalesce(runs.status, '') = 'running' AND runs.claim_id IS NULL
       -- An older doorbell of a suspect may still lie in the ordinary queue: only a process that holds one run takes it.
       AND (runs.deaths < 2 OR EXISTS (SELECT 1 FROM workers w WHERE w.incarnation = %(worker)s::uuid AND w.concurrency = 1))
     RETURNING runs.tenant_id, runs.id, runs.session_id, runs.agent_id, runs.agent_name, runs.agent_version, runs.queue, runs.priority, runs.trace_id, runs.prev_run_id, runs.attempt, runs.fence,

@@ -4,7 +4,7 @@ WITH RECURSIVE chain AS (
     SELECT id, prev_run_id, memo->'context' AS context, 1 AS depth FROM runs WHERE tenant_id = %(tenant_id)s AND id = %(prev_run_id)s
     UNION ALL
     SELECT r.id, r.prev_run_id, r.memo->'context', chain.depth + 1
-    FROM chain JOIN runs r ON r.tenant_id = %(tenant_id)s AND r.id = chain.prev_run_id
+    FROM chain CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = chain.prev_run_id OFFSET 0) AS r
     WHERE chain.context IS NULL OR chain.context->>'history_from' IS NOT NULL
 )
 SELECT chain.id AS run_id, chain.context, m.n, m.body::text AS body

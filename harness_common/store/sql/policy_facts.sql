@@ -3,7 +3,8 @@
 WITH RECURSIVE up AS (
     SELECT parent_run_id, created_by, 0 AS n FROM runs WHERE tenant_id = %(tenant_id)s AND id = %(run_id)s
     UNION ALL
-    SELECT r.parent_run_id, r.created_by, up.n + 1 FROM up JOIN runs r ON r.tenant_id = %(tenant_id)s AND r.id = up.parent_run_id
+    SELECT r.parent_run_id, r.created_by, up.n + 1
+    FROM up CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = up.parent_run_id OFFSET 0) AS r
 ), starter AS (
     -- Who started the topmost run; of a schedule's, who made the schedule.
     SELECT coalesce(s.created_by, top.created_by) AS name FROM (SELECT created_by FROM up ORDER BY n DESC LIMIT 1) AS top
@@ -12,7 +13,8 @@ WITH RECURSIVE up AS (
 ), earlier AS (
     SELECT prev_run_id, memo FROM runs WHERE tenant_id = %(tenant_id)s AND id = %(prev_run_id)s
     UNION ALL
-    SELECT r.prev_run_id, r.memo FROM earlier JOIN runs r ON r.tenant_id = %(tenant_id)s AND r.id = earlier.prev_run_id
+    SELECT r.prev_run_id, r.memo
+    FROM earlier CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = earlier.prev_run_id OFFSET 0) AS r
 ), left_over AS (
     SELECT least(
         (SELECT s.cost_usd_per_day - coalesce(d.cost_usd + d.reserved_usd, 0) FROM tenant_slots s

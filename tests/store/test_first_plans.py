@@ -1,0 +1,76 @@
+"""What is prepared while the database is empty finds a run by its key, not by reading them all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from harness_common.store.db import sql as statement_of
+
+KEYS = {
+    "runs": ("id",),
+    "sessions": ("id",),
+    "messages": ("run_id",),
+    "tool_calls": ("run_id",),
+    "approvals": ("run_id", "id"),
+}
+"""By what a statement about one run finds its rows in a table that grows."""
+ABOUT_A_RUN = (
+    "claim", "commit", "start_begin", "start_insert", "read_run", "lock_run", "event_append",
+    "call_intent", "call_result", "call_give_up", "call_keep", "call_needs", "unclaim", "history",
+    "session_head", "approval_seek", "approval_use", "effect_read", "policy_facts",
+)  # fmt: skip
+NO_ROW_TO_FIND = {"start_begin": {"runs_queue_idx"}}
+"""Indexes that a statement asks only whether they have anything of a tenant."""
+
+
+def scans(node: dict[str, Any], table: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield table, index and condition of every look into an index below a node."""
+    table = node.get("Relation Name", table)
+    if "Index Name" in node:
+        yield table, node["Index Name"], node.get("Index Cond", "")
+    for below in node.get("Plans", ()):
+        yield from scans(below, table)
+
+
+@pytest.fixture(scope="module")
+def empty(store_postgres) -> Iterator[psycopg.Connection[Any]]:
+    from harness_common.embedded import create_database, drop_database
+    from harness_common.store.migrate import migrate
+
+    url = create_database(store_postgres.admin_url, "first_plans")
+    migrate(url, 1)
+    options = (
+        "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off "
+        "-c enable_mergejoin=off"
+    )
+    with psycopg.connect(url, autocommit=True, options=options) as conn:
+        yield conn
+    drop_database(store_postgres.admin_url, "first_plans")
+
+
+@pytest.mark.parametrize("name", ABOUT_A_RUN)
+def test_a_statement_about_one_run_uses_its_key_from_the_first(empty, name):
+    numbers: dict[str, str] = {}
+    numbered = re.sub(
+        r"%\((\w+)\)s",
+        lambda m: numbers.setdefault(m[1], f"${len(numbers) + 1}"),
+        statement_of(name).decode().replace("%%", "%"),
+    )
+    told = empty.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {numbered}".encode()).fetchone()[0]
+    plan = told if isinstance(told, list) else json.loads(told)
+    found = list(scans(plan[0]["Plan"]))
+    assert found
+    reads_all = [
+        (table, index, condition)
+        for table, index, condition in found
+        if table in KEYS
+        and index not in NO_ROW_TO_FIND.get(name, ())
+        and not any(re.search(rf"\b{key} = ", condition) for key in KEYS[table])
+    ]
+    assert reads_all == []
