@@ -215,11 +215,8 @@ async def test_an_interrupted_run_is_asked_to_stop_and_the_new_one_waits_for_its
     first = await play.start()
     held = await play.claim(first)
     started = await again(play, first, "interrupt")
-    assert started.interrupted is not None
-    assert (started.interrupted.run_id, started.interrupted.asked.claimed_by) == (
-        first,
-        held.claimed_by,
-    )
+    (one,) = started.interrupted
+    assert (one.run_id, one.asked.claimed_by) == (first, held.claimed_by)
     assert await held_for(play, started.run_id) == "session"
     await play.settle(held, say("half"))
     assert (await play.read(first)).state.status is Status.CANCELLED

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from harness_common.store import json_codec
 from harness_common.store.db import Row
-from harness_common.store.memory.commit import TERMINAL
 from harness_common.store.memory.fleet import leads, live_workers
+from harness_common.store.memory.runs import is_over, last_runs
 from harness_common.store.memory.tables import Params, Tables
 
 
@@ -232,7 +232,7 @@ def release_keys(t: Tables, p: Params) -> list[Row]:
 
 
 def release_sessions(t: Tables, p: Params) -> list[Row]:
-    """Let runs go that waited for the run before theirs in the session, which has ended."""
+    """Let runs go that waited for those before theirs in the session, which are over."""
     found = [
         r
         for r in t.runs.where(status="queued", held_for="session")
@@ -241,8 +241,7 @@ def release_sessions(t: Tables, p: Params) -> list[Row]:
     page = sorted(found, key=lambda r: (r["tenant_id"], r["prev_run_id"]))[: p["most"]]
     released = 0
     for run in page:
-        before = t.runs.get(run["tenant_id"], run["prev_run_id"])
-        if before is not None and before["status"] in TERMINAL:
+        if all(map(is_over, last_runs(t, run, run["prev_run_id"]))):
             held_for = "key" if run["concurrency_key"] is not None else None
             t.runs.update(run, {"held_for": held_for})
             released += 1

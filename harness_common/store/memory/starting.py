@@ -12,6 +12,7 @@ from harness_common.store import json_codec
 from harness_common.store.db import Row
 from harness_common.store.memory.commit import was_begun
 from harness_common.store.memory.fleet import takes
+from harness_common.store.memory.runs import is_over, last_runs
 from harness_common.store.memory.tables import Params, Table, Tables
 
 _ENDED: Final = frozenset({"succeeded", "failed", "rejected", "unknown"})
@@ -42,7 +43,7 @@ def start_begin(t: Tables, p: Params) -> list[Row]:
         return []
     agent = newest(t.agents, tenant_id, p["agent"], p["agent_version"]) or {}
     session = t.sessions.get(tenant_id, p["session_id"]) or {}
-    head = t.runs.get(tenant_id, session.get("head_run_id")) or {}
+    going = session_going(t, p)
     waiting = t.runs.where(tenant_id=tenant_id, status="queued", held_for=None)
     queue = agent.get("spec", {}).get("queue") or "steps.default"
     at_once = slot["starts_per_s"] is None and takes(t, queue)
@@ -60,7 +61,7 @@ def start_begin(t: Tables, p: Params) -> list[Row]:
             "session_id": session.get("id"),
             "closed_at": session.get("closed_at"),
             "head_run_id": session.get("head_run_id"),
-            "head_status": head.get("status"),
+            "going_run_id": going[0]["run_id"] if going else None,
             "others_wait": any(True for _ in waiting),
         }
     ]
@@ -195,11 +196,15 @@ def idempotency_read(t: Tables, p: Params) -> list[Row]:
     return [of_key | {"session_id": run["session_id"], "status": run["status"]}]
 
 
-def session_head(t: Tables, p: Params) -> list[Row]:
-    """Read the newest run of a session."""
+def session_going(t: Tables, p: Params) -> list[Row]:
+    """Read the runs of a session that are not over, the newest first."""
     session = t.sessions.get(p["tenant_id"], p["session_id"]) or {}
-    run = t.runs.get(p["tenant_id"], session.get("head_run_id"))
-    return [] if run is None else [{"run_id": run["id"], "status": run["status"]}]
+    found = last_runs(t, p, session.get("head_run_id"))
+    return [
+        {"run_id": r["id"], "cancel_requested": r["cancel_requested"]}
+        for r in found
+        if not is_over(r)
+    ]
 
 
 def memory_owner(t: Tables, p: Params) -> list[Row]:
@@ -278,7 +283,7 @@ STATEMENTS: Final[dict[str, Any]] = {
     "input_insert": input_insert,
     "idempotency": idempotency,
     "idempotency_read": idempotency_read,
-    "session_head": session_head,
+    "session_going": session_going,
     "fork_hold": fork_hold,
     "memory_owner": memory_owner,
     "session_memory": session_memory,
