@@ -62,10 +62,17 @@ def _waiting(t: Tables, now: datetime, skipped: list[UUID]) -> list[Row]:
         for r in t.runs
         if r["wake_at"] is not None
         and r["wake_at"] <= now
-        and r["status"] != "running"
+        and (r["status"] != "running" or _nobody_came(r, now))
         and r["id"] not in skipped
     ]
     return sorted(found, key=lambda r: r["wake_at"])
+
+
+def _nobody_came(run: Row, now: datetime) -> bool:
+    """Tell whether the wall clock of a run that nobody works on is over."""
+    deadline = run["limits"].get("deadline")
+    late = deadline is not None and datetime.fromisoformat(deadline) <= now
+    return late and run["claim_id"] is None
 
 
 def wake_pick(t: Tables, p: Params) -> list[Row]:
