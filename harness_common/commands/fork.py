@@ -5,6 +5,7 @@ What the ledger recorded up to the checkpoint is copied with it, so that no effe
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -23,7 +24,7 @@ from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL, NODE
 from harness_common.core.taint import marks_in, memo_with
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_sql, run_together
+from harness_common.store.db import Connection, Database, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.wipe import Kind
@@ -204,7 +205,8 @@ async def _fork(
             field="from_step" if action == "run.retry" else "step",
             value=step + 1 if action == "run.retry" else step,
         ) from error
-    limits = _fresh_limits(spec, source, first.state, begun)
+    given = await _allowance(db, conn, source)
+    limits = _fresh_limits(spec, given, first.state, begun["now"])
     kind = spec.first_kind if step == 0 else first.state.next_kind
     if (kind == NODE) != (spec.graph is not None):
         raise Invalid(
@@ -266,15 +268,47 @@ async def _first(
     return First(steered, (), source, (1, state.messages), overrides)
 
 
-def _fresh_limits(spec: AgentSpec, source: StoredRun, state: RunState, begun: Row) -> Limits:
-    """Give the new run the allowance of a run on top of what its checkpoint has used already."""
-    was, now = source.state.limits, begun["now"]
-    assert isinstance(now, datetime)
-    tokens = least(spec.max_tokens_total, was.max_tokens)
-    cost_usd = least(spec.max_cost_usd, was.max_cost_usd)
+@dataclass(frozen=True, slots=True)
+class _Allowance:
+    """What a run may use from its beginning on."""
+
+    turns: int
+    tokens: int | None
+    cost_usd: float | None
+    timeout_s: float | None
+
+
+async def _allowance(db: Database, conn: Connection, source: StoredRun) -> _Allowance:
+    """Return what the source was given: its caps count from nothing, so that what the checkpoint
+    that it began at had used is no part of it.
+    """
+    params = {"tenant_id": source.tenant_id, "run_id": source.id}
+    (row,) = await run_sql(conn, "fork_hold", params, db.timeout_s)
+    caps, began = source.state.limits, RunState()
+    if row["forked_step"]:
+        with contextlib.suppress(NotFound):  # its checkpoints are no longer kept
+            began = await checkpoint_state(conn, source, row["forked_step"], db.timeout_s)
+    tokens = began.input_tokens + began.output_tokens
+    return _Allowance(
+        turns=caps.max_turns - began.turn,
+        tokens=None if caps.max_tokens is None else caps.max_tokens - tokens,
+        cost_usd=None if caps.max_cost_usd is None else caps.max_cost_usd - began.cost_usd,
+        timeout_s=None
+        if caps.deadline is None
+        else (caps.deadline - row["created_at"]).total_seconds(),
+    )
+
+
+def _fresh_limits(spec: AgentSpec, given: _Allowance, state: RunState, now: datetime) -> Limits:
+    """Give the new run the allowance of its source, as far as its agent allows that, on top of what
+    its checkpoint has used already.
+    """
+    tokens = least(spec.max_tokens_total, given.tokens)
+    cost_usd = least(spec.max_cost_usd, given.cost_usd)
+    timeout_s = least(spec.timeout_s, given.timeout_s)
     return Limits(
-        max_turns=state.turn + min(spec.turns, was.max_turns),
+        max_turns=state.turn + min(spec.turns, given.turns),
         max_tokens=None if tokens is None else state.input_tokens + state.output_tokens + tokens,
         max_cost_usd=None if cost_usd is None else state.cost_usd + cost_usd,
-        deadline=now + timedelta(seconds=spec.timeout_s) if spec.timeout_s else None,
+        deadline=now + timedelta(seconds=timeout_s) if timeout_s else None,
     )

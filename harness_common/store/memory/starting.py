@@ -270,9 +270,12 @@ def children_budget(t: Tables, p: Params) -> list[Row]:
 
 
 def fork_hold(t: Tables, p: Params) -> list[Row]:
-    """Say what of a run is gone already; there is nobody here who would delete the rest."""
+    """Say what of a run is gone already, and how it began; there is nobody here who would delete
+    the rest.
+    """
     run = t.runs.get(p["tenant_id"], p["run_id"])
-    return [] if run is None else [{"pruned": run["pruned"]}]
+    names = ("pruned", "forked_step", "created_at")
+    return [] if run is None else [{name: run[name] for name in names}]
 
 
 STATEMENTS: Final[dict[str, Any]] = {
