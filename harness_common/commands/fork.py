@@ -43,6 +43,8 @@ class ForkRun:
     tools: tuple[str, ...] | None = None
     dry_run: bool = False
     """Answer model and tools from what the source recorded; nothing outside is called."""
+    child: StartRun | None = None
+    """Make a child of it, as this asks for one."""
     created_by: str = ""
     trace_id: str = ""
 
@@ -115,6 +117,17 @@ async def fork_run(
                 status=str(source.state.status),
             )
         return await _fork(db, conn, source, request, "run.fork", actor)
+
+
+async def fork_child(db: Database, tenant_id: UUID, source_id: UUID, request: StartRun) -> Started:
+    """Make the child that `request` asks for, from the last checkpoint of another run: the child of
+    the same call in the run that its parent goes on from. What that one has done is not done again.
+
+    Raises as `fork_run` does.
+    """
+    async with db.tenant_transaction(tenant_id) as conn:
+        source = await _source(db, conn, tenant_id, source_id)
+        return await _fork(db, conn, source, ForkRun(child=request), "run.fork", None)
 
 
 async def _require_not_retried(
@@ -191,6 +204,9 @@ async def _fork(
         created_by=request.created_by,
         trace_id=request.trace_id,
     )
+    if request.child is not None:
+        version = source.agent_version
+        start = replace(request.child, agent=source.agent_name, agent_version=version, input="")
     begun = await begin(db, conn, source.tenant_id, start)
     check_start(begun, start)
     spec = AgentSpec.model_validate(begun["spec"])
@@ -206,6 +222,8 @@ async def _fork(
             value=step + 1 if action == "run.retry" else step,
         ) from error
     given = await _allowance(db, conn, source)
+    if request.child is not None:
+        first, given = _as_child(first, given, request.child)
     limits = _fresh_limits(spec, given, first.state, begun["now"])
     kind = spec.first_kind if step == 0 else first.state.next_kind
     if (kind == NODE) != (spec.graph is not None):
@@ -297,6 +315,16 @@ async def _allowance(db: Database, conn: Connection, source: StoredRun) -> _Allo
         if caps.deadline is None
         else (caps.deadline - row["created_at"]).total_seconds(),
     )
+
+
+def _as_child(first: First, given: _Allowance, asked: StartRun) -> tuple[First, _Allowance]:
+    """Let a child use what its parent gives it, of which it has used nothing yet; what has touched
+    its parent has touched it.
+    """
+    memo = memo_with(first.state.memo, asked.marks)
+    state = replace(first.state, memo=memo, input_tokens=0, output_tokens=0, cost_usd=0.0)
+    given = replace(given, tokens=asked.max_tokens, cost_usd=asked.max_cost_usd)
+    return replace(first, state=state), given
 
 
 def _fresh_limits(spec: AgentSpec, given: _Allowance, state: RunState, now: datetime) -> Limits:

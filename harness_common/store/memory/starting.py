@@ -256,6 +256,15 @@ def child_read(t: Tables, p: Params) -> list[Row]:
     return []
 
 
+def child_before(t: Tables, p: Params) -> list[Row]:
+    """Name the run that this one goes on from, if it had a child for the same call."""
+    run = t.run_of(p)
+    if run is None or run["forked_from"] is None or run["forked_step"] + 1 != p["step"]:
+        return []
+    found = child_read(t, {**p, "run_id": run["forked_from"]})
+    return [{"run_id": run["forked_from"]} for _ in found]
+
+
 def children_budget(t: Tables, p: Params) -> list[Row]:
     """Add up what the children of a step have used or may still use."""
     mine = {"parent_run_id": p["run_id"], "parent_step": p["step"]}
@@ -292,5 +301,6 @@ STATEMENTS: Final[dict[str, Any]] = {
     "session_memory": session_memory,
     "retry_of": retry_of,
     "child_read": child_read,
+    "child_before": child_before,
     "children_budget": children_budget,
 }
