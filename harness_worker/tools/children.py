@@ -100,11 +100,11 @@ async def _begin(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
     anew: one that succeeded is the result, and any other goes on from its last checkpoint.
     """
     key = scope.key(call.index)
-    source = await scope.db.fetch_one("child_before", key)
-    before = source and await scope.db.fetch_one("child_read", key | source)
-    if before is not None and before["status"] == Status.SUCCEEDED:
-        return before
     async with scope.starting:
+        source = await scope.db.fetch_one("child_before", key)
+        before = source and await scope.db.fetch_one("child_read", key | source)
+        if before is not None and before["status"] == Status.SUCCEEDED:
+            return before
         return await _start(scope, call, wanted, before)
 
 
