@@ -232,13 +232,27 @@ async def _fork(
             field="agent_version",
             value=request.agent_version,
         )
-    first = replace(first, state=replace(first.state, limits=limits, next_kind=kind))
+    follows = await _follows(db, conn, source) if retry else source.prev_run_id
+    state = replace(first.state, limits=limits, next_kind=kind)
+    first = replace(first, state=state, follows=follows)
     started = await insert(db, conn, source.tenant_id, begun, spec, start, first)
     if actor is not None:
         detail = {"made": encode("run", started.run_id), "step": step}
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))
         await record(conn, source.tenant_id, actor, entry, db.timeout_s)
     return started
+
+
+async def _follows(db: Database, conn: Connection, source: StoredRun) -> UUID | None:
+    """Return the run that a retry comes after: nothing that was said since its source is lost."""
+    params = {
+        "tenant_id": source.tenant_id,
+        "session_id": source.session_id,
+        "run_id": source.id,
+    }
+    (row,) = await run_sql(conn, "retry_follows", params, db.timeout_s)
+    follows: UUID | None = row["prev_run_id"]
+    return follows
 
 
 async def _user(db: Database, conn: Connection, source: StoredRun) -> str | None:

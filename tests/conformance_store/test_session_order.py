@@ -8,16 +8,28 @@ from uuid import UUID
 
 import pytest
 
-from harness_common.commands import StartRun, cancel_run, pause_run, resume_run, start_run
+from harness_common.commands import (
+    StartRun,
+    cancel_run,
+    pause_run,
+    resume_run,
+    retry_run,
+    start_run,
+)
 from harness_common.commands.request import OnBusy, Started
 from harness_common.core.errors import Conflict
 from harness_common.core.ids import encode
+from harness_common.core.inputs import StepFailed
 from harness_common.core.run import Status
+from harness_common.core.step import Failure
+from harness_common.store.claim import load_history
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.looper import Loop, Shared
 from harness_worker.scheduler.release import ReleaseLoop
 from tests.conformance_store.board import Board, tick_all
-from tests.store.play import say
+from tests.store.play import WHEN, say
+
+FAILS = StepFailed(Failure("permanent", "BROKEN", "it is broken"), WHEN)
 
 
 async def again(play: Board, run_id: UUID, on_busy: OnBusy, text: str = "again") -> Started:
@@ -104,3 +116,40 @@ async def test_a_message_steers_past_a_run_that_is_about_to_stop(play):
     steered = await again(play, first, "steer", "louder")
     assert (steered.run_id, steered.steered) == (second, True)
     assert [m.text() for m in await play.messages(second)] == ["next", "louder"]
+
+
+async def test_a_retry_takes_nothing_out_of_the_conversation_that_went_on(play):
+    """The next message is answered with all in mind that was said, in its order."""
+    first = await play.start("one")
+    await play.step(first, FAILS)
+    second = (await again(play, first, "reject", "two")).run_id
+    await play.step(second, say("to two"))
+    third = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
+    await play.step(third, FAILS)
+    fourth = (await retry_run(play.db, play.tenant_id, third, created_by="ann")).run_id
+    await play.step(fourth, say("to one"))
+    last = (await again(play, first, "reject", "three")).run_id
+    past = await load_history(play.db, await play.read(last))
+    assert [m.message.text() for m in past] == ["one", "two", "to two", "one", "to one"]
+
+
+async def test_a_second_retry_takes_the_place_of_the_first(play):
+    first = await play.start("one")
+    await play.step(first, FAILS)
+    for _ in range(2):
+        made = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
+        await play.step(made, FAILS)
+    again_of_it = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
+    assert await load_history(play.db, await play.read(again_of_it)) == ()
+
+
+async def test_a_second_retry_comes_after_what_the_first_came_after(play):
+    first = await play.start("one")
+    await play.step(first, FAILS)
+    second = (await again(play, first, "reject", "two")).run_id
+    await play.step(second, say("to two"))
+    for _ in range(2):
+        made = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
+        past = await load_history(play.db, await play.read(made))
+        assert [m.message.text() for m in past] == ["one", "two", "to two"]
+        await play.step(made, FAILS)

@@ -233,6 +233,20 @@ def retry_of(t: Tables, p: Params) -> list[Row]:
     return [{"id": run_id} for run_id in found[:1]]
 
 
+def retry_follows(t: Tables, p: Params) -> list[Row]:
+    """Say what a retry comes after in its session."""
+    session = t.sessions.get(p["tenant_id"], p["session_id"]) or {}
+    last = run = t.runs.get(p["tenant_id"], session.get("head_run_id"))
+    while run is not None and run["id"] != p["run_id"]:
+        run = t.runs.get(p["tenant_id"], run["forked_from"])
+        if run is not None and run["session_id"] != p["session_id"]:
+            break
+    if last is None:
+        return []
+    is_its = run is not None and run["id"] == p["run_id"]
+    return [{"prev_run_id": last["prev_run_id"] if is_its else last["id"]}]
+
+
 def child_read(t: Tables, p: Params) -> list[Row]:
     """Read the child run of one call."""
     mine = {"parent_run_id": p["run_id"], "parent_step": p["step"], "parent_idx": p["idx"]}
@@ -300,6 +314,7 @@ STATEMENTS: Final[dict[str, Any]] = {
     "memory_owner": memory_owner,
     "session_memory": session_memory,
     "retry_of": retry_of,
+    "retry_follows": retry_follows,
     "child_read": child_read,
     "child_before": child_before,
     "children_budget": children_budget,
