@@ -153,3 +153,13 @@ async def test_a_second_retry_comes_after_what_the_first_came_after(play):
         past = await load_history(play.db, await play.read(made))
         assert [m.message.text() for m in past] == ["one", "two", "to two"]
         await play.step(made, FAILS)
+
+
+async def test_a_second_retry_comes_after_a_first_that_went_well(play):
+    first = await play.start("one")
+    await play.step(first, FAILS)
+    made = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
+    await play.step(made, say("to one"))
+    other = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
+    past = await load_history(play.db, await play.read(other))
+    assert [m.message.text() for m in past] == ["one", "to one"]

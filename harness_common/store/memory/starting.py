@@ -237,6 +237,8 @@ def retry_follows(t: Tables, p: Params) -> list[Row]:
     """Say what a retry comes after in its session."""
     session = t.sessions.get(p["tenant_id"], p["session_id"]) or {}
     last = run = t.runs.get(p["tenant_id"], session.get("head_run_id"))
+    if last is not None and last["status"] == "succeeded":
+        run = None
     while run is not None and run["id"] != p["run_id"]:
         run = t.runs.get(p["tenant_id"], run["forked_from"])
         if run is not None and run["session_id"] != p["session_id"]:
