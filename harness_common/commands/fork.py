@@ -208,7 +208,7 @@ async def _fork(
         version = source.agent_version
         start = replace(request.child, agent=source.agent_name, agent_version=version, input="")
     begun = await begin(db, conn, source.tenant_id, start)
-    check_start(begun, start)
+    check_start(begun, start, instead="fork this run: a fork has a session of its own")
     spec = AgentSpec.model_validate(begun["spec"])
     try:
         first = await _first(db, conn, source, step, request, spec)

@@ -202,8 +202,13 @@ async def _reserve_key(
     )
 
 
-def check_start(begun: Row, request: StartRun) -> None:
-    """Raise `NotFound` or `Conflict` when a run cannot be started as asked."""
+_SAY: Final = "say with on_busy what to do: enqueue, interrupt or steer"
+
+
+def check_start(begun: Row, request: StartRun, *, instead: str = _SAY) -> None:
+    """Raise `NotFound` or `Conflict` when a run cannot be started as asked; `instead` says what may
+    be done while its session is busy.
+    """
     if begun["agent_id"] is None:
         version = f" version {request.agent_version}" if request.agent_version else ""
         raise NotFound(
@@ -221,8 +226,7 @@ def check_start(begun: Row, request: StartRun) -> None:
         raise Conflict("the session is closed; start a new one", session="closed")
     if request.on_busy == "reject" and begun["going_run_id"] is not None:
         raise Conflict(
-            "the session has a run that is still going; wait for it, cancel it, or say with "
-            "on_busy what to do: enqueue, interrupt or steer",
+            f"the session has a run that is still going; wait for it, cancel it, or {instead}",
             code="SESSION_BUSY",
             run_id=encode("run", begun["going_run_id"]),
         )

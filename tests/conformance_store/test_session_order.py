@@ -163,3 +163,13 @@ async def test_a_second_retry_comes_after_a_first_that_went_well(play):
     other = (await retry_run(play.db, play.tenant_id, first, created_by="ann")).run_id
     past = await load_history(play.db, await play.read(other))
     assert [m.message.text() for m in past] == ["one", "to one"]
+
+
+async def test_a_retry_in_a_busy_session_is_told_what_can_be_done(play):
+    first = await play.start("one")
+    await play.step(first, FAILS)
+    await again(play, first, "reject")
+    with pytest.raises(Conflict, match="or fork this run") as caught:
+        await retry_run(play.db, play.tenant_id, first, created_by="ann")
+    assert caught.value.error_code == "SESSION_BUSY"
+    assert "on_busy" not in caught.value.message
