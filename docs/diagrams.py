@@ -110,6 +110,8 @@ def _situations(status: run.Status) -> Iterator[tuple[str, run.RunState]]:
     if status is not run.Status.RUNNING:
         return
     yield "nobody owns it", replace(plain, claimed=False)
+    late = Limits(deadline=NOW)
+    yield "nobody owns it and its wall clock is over", replace(plain, claimed=False, limits=late)
     yield "a cancel was asked", replace(plain, cancel_requested=True)
     yield "no turn is left", replace(plain, limits=Limits(max_turns=1))
     yield "it failed too often", replace(plain, failures=1_000)

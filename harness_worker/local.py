@@ -266,8 +266,8 @@ class LocalHarness:
         return await self._began(made)
 
     async def _began(self, started: commands.Started) -> LocalRun:
-        if started.interrupted is not None:
-            await self._told(started.interrupted.run_id, started.interrupted.asked, stops=True)
+        for one in started.interrupted:
+            await self._told(one.run_id, one.asked, stops=True)
         if started.doorbell is not None:
             self._bell.ring(started.doorbell)
         else:

@@ -1,7 +1,7 @@
 """One command over many runs: look first, ask, do, report.
 
 Which runs: `--where status=failed,error.code=LIMITED --since 2h`. A retry takes only runs that have
-no retry yet, so that repeating the command does nothing twice.
+no retry yet, and no children, so that nothing is done twice.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ def _filters(action: str, chosen: Selection) -> dict[str, Any]:
     out["created_before"] = moment(chosen.until, "--until")
     if action == "retry":
         out["retried"] = False
+        if "parent" not in out:  # a retry of their parent goes on with them
+            out["child"] = False
     return out
 
 

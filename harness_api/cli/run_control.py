@@ -197,7 +197,8 @@ def retry(  # noqa: PLR0917 - typer wants it so
 ) -> None:
     """Start a new run from the last checkpoint of one that failed or was cancelled.
 
-    With --where runs that already have a retry are left out: repeating it does nothing twice.
+    With --where runs that already have a retry are left out, so that repeating it does nothing
+    twice, and children, which a retry of their parent goes on with; parent=RUN names those of one.
     """
     check_one(follow, wait)
     check_target(run_id, where)

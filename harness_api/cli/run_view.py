@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from harness_api.cli.narrate import error_text
 from harness_api.cli.output import (
@@ -21,13 +21,22 @@ from harness_api.cli.output import (
     tags,
     usd,
 )
-from harness_common.core.stop_reasons import in_words
+from harness_common.core.stop_reasons import StopReason, in_words
 
 if TYPE_CHECKING:
     from harness_api.client.types import Artifact, FailedAttempt, Run, Step
 
 OUTCOME_OK = "succeeded"
 _ATTEMPTS = 20
+_CAPS: Final = frozenset(
+    {
+        StopReason.MAX_ITERATIONS,
+        StopReason.TOKEN_BUDGET,
+        StopReason.COST_BUDGET,
+        StopReason.DEADLINE,
+    }
+)
+"""Ends that need no other agent: a retry has its own allowance."""
 
 
 def print_runs(runs: Sequence[Run]) -> None:
@@ -222,6 +231,11 @@ def print_outcome(run: Run) -> None:
         print(f"`harness runs cancel {run.id}` stops it.")
     elif run.stop_reason == "poisoned":
         _print_poisoned(run)
+    elif run.stop_reason in _CAPS:
+        print(
+            f"\n`harness runs retry {run.id}` goes on from its last checkpoint and may use as much "
+            "once more."
+        )
     elif (run.error or {}).get("category") == "permanent":
         # A retry keeps the pinned version of the agent, and so the reason why it failed.
         print(

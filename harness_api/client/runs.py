@@ -117,6 +117,7 @@ class Runs(Resource[M]):
         stop_reason: str | None = None,
         parent: str | None = None,
         retried: bool | None = None,
+        child: bool | None = None,
         text: str | None = None,
         limit: int | None = None,
     ) -> AsyncGenerator[Run, None]:
@@ -135,6 +136,7 @@ class Runs(Resource[M]):
             stop_reason=stop_reason,
             parent=parent,
             retried=retried,
+            child=child,
             text=text,
         ):
             yield run

@@ -25,8 +25,8 @@ def trace_id_of(request: Request) -> str:
 
 async def announce(services: Services, started: Started) -> None:
     """Let a run begin: ring for an admitted one, nudge the scheduler for a queued one."""
-    if started.interrupted is not None:
-        await announce_cancel(services, started.interrupted.run_id, started.interrupted.asked)
+    for one in started.interrupted:
+        await announce_cancel(services, one.run_id, one.asked)
     if started.steered:
         await announce_change(services, started.run_id, Asked(started.status))
         return

@@ -55,9 +55,9 @@ async def create_run(
     """Start a run. It is durable when this answers, and is worked on as soon as its tenant has
     room.
 
-    In a session whose last run is still going, `on_busy` decides: `reject` (409), `enqueue` (after
-    it), `interrupt` (it is asked to stop first), or `steer` (the input goes to that run, which is
-    then the answer, with the header `Harness-Steered: true`).
+    In a session with a run that is still going, `on_busy` decides: `reject` (409), `enqueue` (after
+    it), `interrupt` (all that is going in it is asked to stop first), or `steer` (the input goes to
+    the run under way, which is then the answer, with the header `Harness-Steered: true`).
     """
     body.check_together()
     started = await start_run(

@@ -144,6 +144,7 @@ class RunQuery(BaseModel):
     retried: Annotated[bool | None, Field(description="Whether a retry of the run was made.")] = (
         None
     )
+    child: Annotated[bool | None, Field(description="Whether another run has started it.")] = None
     limit: Annotated[int, Field(ge=1, le=200)] = 50
     cursor: Annotated[str | None, Field(pattern=ID_PATTERN)] = None
 
@@ -160,6 +161,7 @@ class RunQuery(BaseModel):
             stop_reason=self.stop_reason,
             parent=decode("run", self.parent) if self.parent else None,
             retried=self.retried,
+            child=self.child,
             text=self.text,
         )
 

@@ -16,7 +16,7 @@ from harness_common.commands.control import (
     steer_run,
 )
 from harness_common.commands.effects import resolve_effect
-from harness_common.commands.fork import ForkRun, fork_run, retry_run
+from harness_common.commands.fork import ForkRun, fork_child, fork_run, retry_run
 from harness_common.commands.request import Parent, Started, StartRun
 from harness_common.commands.session import CancelledRun, cancel_session
 from harness_common.commands.start import start_in, start_run
@@ -35,6 +35,7 @@ __all__ = [
     "cancel_run",
     "cancel_session",
     "decide_approval",
+    "fork_child",
     "fork_run",
     "interrupt_run",
     "pause_run",

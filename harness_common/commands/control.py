@@ -175,7 +175,7 @@ async def answer_calls(
     def inputs(state: RunState) -> list[Input]:
         open_ones = {call: _question(state, call)["index"] for call in answers}
         given: list[Input] = [InputGiven(by, open_ones[c], text) for c, text in answers.items()]
-        return given if also is None else [*given, Steered(by, also)]
+        return given if also is None else [*given, _steered(state, by, also)]
 
     told = {"calls": list(answers), "chars": sum(map(len, answers.values()))}
     return await _ask(db, tenant_id, run_id, _Ask("answer", by, told, inputs), actor)
@@ -234,17 +234,22 @@ async def steer_in(
 
     def inputs(state: RunState) -> list[Input]:
         _check_live(state, "steered")
-        if state.cancel_requested:
-            raise Conflict("the run is about to stop", code="RUN_STOPPING", status="cancelling")
-        if state.next_kind in FOREIGN_KINDS:
-            raise Conflict(
-                f"a run of kind {state.next_kind} takes no messages while it is under way",
-                code="NOT_STEERABLE",
-            )
-        return [Steered(by, text)]
+        return [_steered(state, by, text)]
 
     ask = _Ask("message", by, {"chars": len(text)}, inputs)
     return await _ask_in(db, conn, tenant_id, run_id, ask, actor)
+
+
+def _steered(state: RunState, by: str, text: str) -> Steered:
+    """Build a message for a run under way; raises `Conflict` for one that would never see it."""
+    if state.cancel_requested:
+        raise Conflict("the run is about to stop", code="RUN_STOPPING", status="cancelling")
+    if state.next_kind in FOREIGN_KINDS:
+        raise Conflict(
+            f"a run of kind {state.next_kind} takes no messages while it is under way",
+            code="NOT_STEERABLE",
+        )
+    return Steered(by, text)
 
 
 async def interrupt_run(
@@ -263,7 +268,6 @@ async def interrupt_run(
     asked: Mapping[str, Input] = {
         "cancel": CancelRequested(by, one.text),
         "pause": PauseRequested(by, one.text),
-        "steer": Steered(by, one.text),
     }
 
     def inputs(state: RunState) -> list[Input]:
@@ -276,13 +280,13 @@ async def interrupt_run(
                 value=one.target_step_id,
                 step=state.step + 1,
             )
-        if state.cancel_requested and one.interrupt_type == "steer":
-            raise Conflict("the run is about to stop", code="RUN_STOPPING", status="cancelling")
+        if one.interrupt_type == "steer":
+            return [_steered(state, by, one.text)]
         done = {
             "cancel": state.cancel_requested,
             "pause": state.pause_requested or state.status is Status.PAUSED,
         }
-        return [] if done.get(one.interrupt_type) else [asked[one.interrupt_type]]
+        return [] if done[one.interrupt_type] else [asked[one.interrupt_type]]
 
     kind = {"steer": "message"}.get(one.interrupt_type, one.interrupt_type)
     body = {"chars": len(one.text)} if kind == "message" else {"reason": one.text}

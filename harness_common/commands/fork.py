@@ -5,6 +5,7 @@ What the ledger recorded up to the checkpoint is copied with it, so that no effe
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -23,7 +24,7 @@ from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL, NODE
 from harness_common.core.taint import marks_in, memo_with
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_sql, run_together
+from harness_common.store.db import Connection, Database, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.wipe import Kind
@@ -42,6 +43,8 @@ class ForkRun:
     tools: tuple[str, ...] | None = None
     dry_run: bool = False
     """Answer model and tools from what the source recorded; nothing outside is called."""
+    child: StartRun | None = None
+    """Make a child of it, as this asks for one."""
     created_by: str = ""
     trace_id: str = ""
 
@@ -114,6 +117,17 @@ async def fork_run(
                 status=str(source.state.status),
             )
         return await _fork(db, conn, source, request, "run.fork", actor)
+
+
+async def fork_child(db: Database, tenant_id: UUID, source_id: UUID, request: StartRun) -> Started:
+    """Make the child that `request` asks for, from the last checkpoint of another run: the child of
+    the same call in the run that its parent goes on from. What that one has done is not done again.
+
+    Raises as `fork_run` does.
+    """
+    async with db.tenant_transaction(tenant_id) as conn:
+        source = await _source(db, conn, tenant_id, source_id)
+        return await _fork(db, conn, source, ForkRun(child=request), "run.fork", None)
 
 
 async def _require_not_retried(
@@ -190,8 +204,11 @@ async def _fork(
         created_by=request.created_by,
         trace_id=request.trace_id,
     )
+    if request.child is not None:
+        version = source.agent_version
+        start = replace(request.child, agent=source.agent_name, agent_version=version, input="")
     begun = await begin(db, conn, source.tenant_id, start)
-    check_start(begun, start)
+    check_start(begun, start, instead="fork this run: a fork has a session of its own")
     spec = AgentSpec.model_validate(begun["spec"])
     try:
         first = await _first(db, conn, source, step, request, spec)
@@ -204,7 +221,10 @@ async def _fork(
             field="from_step" if action == "run.retry" else "step",
             value=step + 1 if action == "run.retry" else step,
         ) from error
-    limits = _fresh_limits(spec, source, first.state, begun)
+    given = await _allowance(db, conn, source)
+    if request.child is not None:
+        first, given = _as_child(first, given, request.child)
+    limits = _fresh_limits(spec, given, first.state, begun["now"])
     kind = spec.first_kind if step == 0 else first.state.next_kind
     if (kind == NODE) != (spec.graph is not None):
         raise Invalid(
@@ -212,13 +232,27 @@ async def _fork(
             field="agent_version",
             value=request.agent_version,
         )
-    first = replace(first, state=replace(first.state, limits=limits, next_kind=kind))
+    follows = await _follows(db, conn, source) if retry else source.prev_run_id
+    state = replace(first.state, limits=limits, next_kind=kind)
+    first = replace(first, state=state, follows=follows)
     started = await insert(db, conn, source.tenant_id, begun, spec, start, first)
     if actor is not None:
         detail = {"made": encode("run", started.run_id), "step": step}
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))
         await record(conn, source.tenant_id, actor, entry, db.timeout_s)
     return started
+
+
+async def _follows(db: Database, conn: Connection, source: StoredRun) -> UUID | None:
+    """Return the run that a retry comes after: nothing that was said since its source is lost."""
+    params = {
+        "tenant_id": source.tenant_id,
+        "session_id": source.session_id,
+        "run_id": source.id,
+    }
+    (row,) = await run_sql(conn, "retry_follows", params, db.timeout_s)
+    follows: UUID | None = row["prev_run_id"]
+    return follows
 
 
 async def _user(db: Database, conn: Connection, source: StoredRun) -> str | None:
@@ -266,15 +300,57 @@ async def _first(
     return First(steered, (), source, (1, state.messages), overrides)
 
 
-def _fresh_limits(spec: AgentSpec, source: StoredRun, state: RunState, begun: Row) -> Limits:
-    """Give the new run the allowance of a run on top of what its checkpoint has used already."""
-    was, now = source.state.limits, begun["now"]
-    assert isinstance(now, datetime)
-    tokens = least(spec.max_tokens_total, was.max_tokens)
-    cost_usd = least(spec.max_cost_usd, was.max_cost_usd)
+@dataclass(frozen=True, slots=True)
+class _Allowance:
+    """What a run may use from its beginning on."""
+
+    turns: int
+    tokens: int | None
+    cost_usd: float | None
+    timeout_s: float | None
+
+
+async def _allowance(db: Database, conn: Connection, source: StoredRun) -> _Allowance:
+    """Return what the source was given: its caps count from nothing, so that what the checkpoint
+    that it began at had used is no part of it.
+    """
+    params = {"tenant_id": source.tenant_id, "run_id": source.id}
+    (row,) = await run_sql(conn, "fork_hold", params, db.timeout_s)
+    caps, began = source.state.limits, RunState()
+    if row["forked_step"]:
+        with contextlib.suppress(NotFound):  # its checkpoints are no longer kept
+            began = await checkpoint_state(conn, source, row["forked_step"], db.timeout_s)
+    tokens = began.input_tokens + began.output_tokens
+    return _Allowance(
+        turns=caps.max_turns - began.turn,
+        tokens=None if caps.max_tokens is None else caps.max_tokens - tokens,
+        cost_usd=None if caps.max_cost_usd is None else caps.max_cost_usd - began.cost_usd,
+        timeout_s=None
+        if caps.deadline is None
+        else (caps.deadline - row["created_at"]).total_seconds(),
+    )
+
+
+def _as_child(first: First, given: _Allowance, asked: StartRun) -> tuple[First, _Allowance]:
+    """Let a child use what its parent gives it, of which it has used nothing yet; what has touched
+    its parent has touched it.
+    """
+    memo = memo_with(first.state.memo, asked.marks)
+    state = replace(first.state, memo=memo, input_tokens=0, output_tokens=0, cost_usd=0.0)
+    given = replace(given, tokens=asked.max_tokens, cost_usd=asked.max_cost_usd)
+    return replace(first, state=state), given
+
+
+def _fresh_limits(spec: AgentSpec, given: _Allowance, state: RunState, now: datetime) -> Limits:
+    """Give the new run the allowance of its source, as far as its agent allows that, on top of what
+    its checkpoint has used already.
+    """
+    tokens = least(spec.max_tokens_total, given.tokens)
+    cost_usd = least(spec.max_cost_usd, given.cost_usd)
+    timeout_s = least(spec.timeout_s, given.timeout_s)
     return Limits(
-        max_turns=state.turn + min(spec.turns, was.max_turns),
+        max_turns=state.turn + min(spec.turns, given.turns),
         max_tokens=None if tokens is None else state.input_tokens + state.output_tokens + tokens,
         max_cost_usd=None if cost_usd is None else state.cost_usd + cost_usd,
-        deadline=now + timedelta(seconds=spec.timeout_s) if spec.timeout_s else None,
+        deadline=now + timedelta(seconds=timeout_s) if timeout_s else None,
     )

@@ -39,6 +39,8 @@ class First:
     """First and last message to copy from the source; `messages` come after those."""
     overrides: Mapping[str, Json] = field(default_factory=dict)
     held_for: str | None = None
+    follows: UUID | None = None
+    """The run that a copy comes after in its conversation."""
 
 
 async def insert(
@@ -78,7 +80,7 @@ async def insert(
         "tags": request.tags,
         "created_by": request.created_by,
         "trace_id": request.trace_id or run_id.hex,
-        "prev_run_id": source.prev_run_id if source else request.follows or begun["head_run_id"],
+        "prev_run_id": first.follows if source else request.follows or begun["head_run_id"],
         "forked_from": source.id if source else None,
         "forked_step": state.step if source else None,
         "overrides": first.overrides,

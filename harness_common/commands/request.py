@@ -93,5 +93,5 @@ class Started:
     doorbell: Doorbell | None = None
     steered: bool = False
     """No new run: the input went to the session's run under way."""
-    interrupted: Interrupted | None = None
-    """The session's run that was asked to stop, so that this one can begin."""
+    interrupted: tuple[Interrupted, ...] = ()
+    """The session's runs that were asked to stop, so that this one can begin."""

@@ -17,7 +17,7 @@ from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.message import Json, Trust, user
-from harness_common.core.run import TERMINAL, RunState, Status
+from harness_common.core.run import RunState, Status
 from harness_common.core.taint import UNTRUSTED, memo_with
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.db import Connection, Database, Row, run_sql, run_together
@@ -65,7 +65,7 @@ async def start_in(
         messages=len(request.earlier) + 1,
         memo=memo_with({}, request.marks),
     )
-    held_for = "session" if _head_is_going(begun, request) else None
+    held_for = "session" if begun["session_id"] and begun["going_run_id"] else None
     trust: Trust = "untrusted" if UNTRUSTED in request.marks else "trusted"
     said = (*request.earlier, user(request.input, trust))
     first = First(state, said, overrides=_overrides(request), held_for=held_for)
@@ -80,15 +80,15 @@ async def start_in(
 async def _start_in_busy_session(
     db: Database, tenant_id: UUID, request: StartRun, actor: Actor | None
 ) -> Started:
-    """Steer or interrupt the session's run under way, or start a run when there is none.
+    """Steer the session's run under way, or stop all that is going in it, or start a run when there
+    is none.
 
-    The run is locked before the tenant's slots, as its owner's commit does.
+    Runs are locked before the tenant's slots, as their owners' commits do.
     """
-    assert request.session_id is not None
     if request.on_busy == "steer":
         try:
             async with db.tenant_transaction(tenant_id) as conn:
-                steered = await _steer_head(db, conn, tenant_id, request, actor)
+                steered = await _steer_going(db, conn, tenant_id, request, actor)
         except Conflict as error:
             if error.error_code not in {"RUN_OVER", "RUN_STOPPING"}:
                 raise
@@ -99,48 +99,43 @@ async def _start_in_busy_session(
             queued = replace(request, on_busy="enqueue")
             return await start_in(db, conn, tenant_id, queued, actor=actor)
     queued = replace(request, on_busy="enqueue")
-    head = await _head_to_stop(db, tenant_id, queued)
-    interrupted = None
-    if head is not None:
+    interrupted = []
+    for run_id in await _runs_to_stop(db, tenant_id, queued):
         asked = await cancel_run(
-            db, tenant_id, head,
+            db, tenant_id, run_id,
             by=request.created_by, reason="interrupted by a new message", actor=actor,
         )  # fmt: skip
-        interrupted = Interrupted(head, asked)
+        interrupted.append(Interrupted(run_id, asked))
     async with db.tenant_transaction(tenant_id) as conn:
         started = await start_in(db, conn, tenant_id, queued, actor=actor)
-    return replace(started, interrupted=interrupted)
+    return replace(started, interrupted=tuple(interrupted))
 
 
-async def _head_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> UUID | None:
-    """Return the session's run under way if `request` may begin a new one; None when there is none,
-    or when this request, sent before, has begun it. Raises what `start_in` would.
+async def _runs_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> list[UUID]:
+    """Return the session's runs that are not over, the newest first, if `request` may begin a new
+    one; none when this request, sent before, has begun it. Raises what `start_in` would.
     """
     async with db.tenant_transaction(tenant_id) as conn:
         begun = await begin(db, conn, tenant_id, request)
         if request.idempotency_key is not None:
             scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
             if await run_sql(conn, "idempotency_read", scope, db.timeout_s):
-                return None
+                return []
         check_start(begun, request)
-        going = _head_is_going(begun, request)
-        head: UUID | None = begun["head_run_id"] if going else None
-        return head
+        return [row["run_id"] for row in await _going(db, conn, tenant_id, request)]
 
 
-async def _steer_head(
+async def _steer_going(
     db: Database, conn: Connection, tenant_id: UUID, request: StartRun, actor: Actor | None
 ) -> Started | None:
-    """Give the input to the session's run under way; None when there is none."""
-    rows = await run_sql(
-        conn,
-        "session_head",
-        {"tenant_id": tenant_id, "session_id": request.session_id},
-        db.timeout_s,
-    )
-    if not rows or Status(rows[0]["status"]) in TERMINAL:
+    """Give the input to the session's run under way, the first that is not about to stop; None when
+    there is none.
+    """
+    going = await _going(db, conn, tenant_id, request)
+    going = [row for row in going if not row["cancel_requested"]]
+    if not going:
         return None
-    run_id: UUID = rows[0]["run_id"]
+    run_id: UUID = going[-1]["run_id"]
     if request.idempotency_key is not None:
         twin = await _reserve_key(db, conn, tenant_id, request, run_id)
         if twin is not None:
@@ -159,12 +154,10 @@ def _overrides(request: StartRun) -> dict[str, Json]:
     return {**request.overrides, "output_schema": request.output_schema}
 
 
-def _head_is_going(begun: Row, request: StartRun) -> bool:
-    return (
-        request.session_id is not None
-        and begun["head_status"] is not None
-        and Status(begun["head_status"]) not in TERMINAL
-    )
+async def _going(db: Database, conn: Connection, tenant_id: UUID, request: StartRun) -> list[Row]:
+    """Return the runs of the session that are not over, the newest first."""
+    session = {"tenant_id": tenant_id, "session_id": request.session_id}
+    return await run_sql(conn, "session_going", session, db.timeout_s)
 
 
 async def begin(db: Database, conn: Connection, tenant_id: UUID, request: StartRun) -> Row:
@@ -209,8 +202,13 @@ async def _reserve_key(
     )
 
 
-def check_start(begun: Row, request: StartRun) -> None:
-    """Raise `NotFound` or `Conflict` when a run cannot be started as asked."""
+_SAY: Final = "say with on_busy what to do: enqueue, interrupt or steer"
+
+
+def check_start(begun: Row, request: StartRun, *, instead: str = _SAY) -> None:
+    """Raise `NotFound` or `Conflict` when a run cannot be started as asked; `instead` says what may
+    be done while its session is busy.
+    """
     if begun["agent_id"] is None:
         version = f" version {request.agent_version}" if request.agent_version else ""
         raise NotFound(
@@ -226,12 +224,11 @@ def check_start(begun: Row, request: StartRun) -> None:
         raise NotFound(f"no session {session}", field="session_id", value=session)
     if begun["closed_at"] is not None:
         raise Conflict("the session is closed; start a new one", session="closed")
-    if request.on_busy == "reject" and _head_is_going(begun, request):
+    if request.on_busy == "reject" and begun["going_run_id"] is not None:
         raise Conflict(
-            "the session has a run that is still going; wait for it, cancel it, or say with "
-            "on_busy what to do: enqueue, interrupt or steer",
+            f"the session has a run that is still going; wait for it, cancel it, or {instead}",
             code="SESSION_BUSY",
-            run_id=encode("run", begun["head_run_id"]),
+            run_id=encode("run", begun["going_run_id"]),
         )
 
 

@@ -119,7 +119,11 @@ def _admit(state: RunState, _: Input, now: datetime) -> Transition:
 
 
 def _timer_due(state: RunState, _: Input, now: datetime) -> Transition:
-    """Wake a delayed run; in any state, end a run whose wall clock is over."""
+    """Wake a delayed run; in any state, end a run whose wall clock is over, unless somebody works
+    on it, who ends it.
+    """
+    if state.claimed:
+        return Transition(state)
     if past_deadline(state, now):
         return give_up(state, StopReason.DEADLINE)
     early = state.not_before is not None and state.not_before > now
@@ -279,7 +283,7 @@ TABLE: Final[Mapping[tuple[Status, type[Input]], Rule]] = {
     (Status.WAITING_CHILDREN, ChildrenDone): _children_done,
     (Status.WAITING_APPROVAL, InputGiven): _input_given,
     (Status.WAITING_APPROVAL, EffectsResolved): _effects_resolved,
-    **{(s, TimerDue): _timer_due for s in _LIVE if s is not Status.RUNNING},
+    **{(s, TimerDue): _timer_due for s in _LIVE},
     **{(s, CancelRequested): _cancel for s in _LIVE},
     **{(s, PauseRequested): _pause for s in _LIVE if s is not Status.PAUSED},
     **{(s, ResumeRequested): _resume for s in _LIVE},

@@ -45,6 +45,8 @@ class RunFilter:
     parent: UUID | None = None
     retried: bool | None = None
     """Whether a retry of the run was made."""
+    child: bool | None = None
+    """Whether another run has started it."""
     text: str | None = None
     """Words of the input or the agent's name, looked for in the newest `SEARCHED` runs."""
 
@@ -172,6 +174,9 @@ def _conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         out.append(runs.c.id < lowest_id(wanted.created_before + _ID_BEFORE_ROW))
     if wanted.retried is not None:
         out.append(_was_retried() if wanted.retried else ~_was_retried())
+    if wanted.child is not None:
+        parent = runs.c.parent_run_id
+        out.append(parent.is_not(None) if wanted.child else parent.is_(None))
     return out
 
 

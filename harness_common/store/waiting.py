@@ -50,10 +50,10 @@ Reason = tuple[str, str, dict[str, Any]]
 
 
 def _held(row: Row) -> Reason | None:
-    if row["held_for"] == "session":
-        prev = encode("run", row["prev_run_id"])
-        words = f"the session's run {prev} before it is {row['prev_status']}"
-        return "session", words, {"run": prev}
+    if row["ahead_run_id"] is not None:
+        ahead = encode("run", row["ahead_run_id"])
+        words = f"the session's run {ahead} before it is {row['ahead_status']}"
+        return "session", words, {"run": ahead}
     if row["held_for"] == "key":
         key, most = row["concurrency_key"], row["concurrency_max"]
         words = f"concurrency key {key} {row['key_running']} of {most} running"

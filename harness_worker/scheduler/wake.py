@@ -1,7 +1,8 @@
 """Timers: a run that waits for a time which has come moves on, and is admitted in the same commit
 when its tenant has room.
 
-Delays end, questions expire, wall clocks run out, and parents look whether their children are done.
+Delays end, questions expire, wall clocks run out (also while no worker comes), and parents look
+whether their children are done.
 """
 
 from __future__ import annotations

@@ -6,16 +6,17 @@ commit starts no second one.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 
-from harness_common.commands import Parent, StartRun, start_run
+from harness_common.commands import Parent, Started, StartRun, fork_child, start_run
 from harness_common.contracts.tool import StartChild
 from harness_common.core.budget import MAX_DEPTH, Limits, is_shared
-from harness_common.core.errors import Invalid, Permanent
+from harness_common.core.errors import Conflict, Invalid, NotFound, Permanent
 from harness_common.core.handoff import AGENT_TOOL
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
@@ -53,8 +54,7 @@ async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild)
     """
     child = await _child(scope, call.index)
     if child is None:
-        async with scope.starting:
-            child = await _start(scope, call, wanted)
+        child = await _begin(scope, call, wanted)
     run_id = encode("run", child["id"])
     if Status(child["status"]) not in TERMINAL:
         about = {"run": run_id, "agent": wanted.agent}
@@ -95,7 +95,22 @@ async def _child(scope: ToolScope, index: int) -> Row | None:
     return await scope.db.fetch_one("child_read", scope.key(index))
 
 
-async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row:
+async def _begin(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row:
+    """Start the child of a call. In a retry or fork the child that the call had before is not done
+    anew: one that succeeded is the result, and any other goes on from its last checkpoint.
+    """
+    key = scope.key(call.index)
+    async with scope.starting:
+        source = await scope.db.fetch_one("child_before", key)
+        before = source and await scope.db.fetch_one("child_read", key | source)
+        if before is not None and before["status"] == Status.SUCCEEDED:
+            return before
+        return await _start(scope, call, wanted, before)
+
+
+async def _start(
+    scope: ToolScope, call: PendingCall, wanted: StartChild, before: Row | None
+) -> Row:
     run = scope.run
     if run.depth + 1 > MAX_DEPTH:
         raise Invalid(
@@ -119,7 +134,7 @@ async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
         trace_id=run.trace_id,
     )
     try:
-        started = await start_run(scope.db, run.tenant_id, request)
+        started = await _go_on(scope, request, before)
     except psycopg.errors.UniqueViolation:
         pass  # another attempt at this step was first
     else:
@@ -130,6 +145,14 @@ async def _start(scope: ToolScope, call: PendingCall, wanted: StartChild) -> Row
     child = await _child(scope, call.index)
     assert child is not None
     return child
+
+
+async def _go_on(scope: ToolScope, request: StartRun, before: Row | None) -> Started:
+    """Start a child, from the last checkpoint of the one before if there is one."""
+    if before is not None:
+        with contextlib.suppress(Conflict, Invalid, NotFound):  # its checkpoints are no longer kept
+            return await fork_child(scope.db, scope.run.tenant_id, before["id"], request)
+    return await start_run(scope.db, scope.run.tenant_id, request)
 
 
 async def _share(scope: ToolScope, call: PendingCall, wanted: StartChild) -> _Share:

@@ -324,6 +324,8 @@ async def test_lineage_tells_what_is_around_a_run(api, play, tenant):
     assert await ids(parent=run["id"]) == [child["id"]]
     assert await ids(retried="true") == [run["id"]]
     assert run["id"] not in await ids(retried="false")
+    assert await ids(child="true") == [child["id"]]
+    assert child["id"] not in await ids(child="false")
     assert await ids(error_code="BAD", stop_reason="error") == [run["id"]]
     assert await ids(error_code="OTHER") == []
 

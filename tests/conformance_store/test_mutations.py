@@ -11,7 +11,16 @@ import pytest
 
 from harness_common.core.errors import HarnessError
 from harness_common.store import db as store_db
-from harness_common.store.memory import approvals, commit, ledger, limits, runs, starting, tables
+from harness_common.store.memory import (
+    approvals,
+    commit,
+    ledger,
+    limits,
+    runs,
+    scheduling,
+    starting,
+    tables,
+)
 from harness_common.store.memory.statements import STATEMENTS
 from tests.conformance_store import (
     test_claims,
@@ -19,6 +28,7 @@ from tests.conformance_store import (
     test_ledger,
     test_people,
     test_scheduling,
+    test_session_order,
     test_starts,
 )
 
@@ -148,6 +158,12 @@ MUTATIONS = [
         (limits, "_longest", lambda old, new: new),
         ("throttle_hit", "greatest(t.until, excluded.until)", "excluded.until"),
         test_scheduling.test_a_throttle_holds_for_all_and_is_never_shortened,
+    ),
+    Mutation(
+        "a run looks only at the one before it in its session",
+        (scheduling, "last_runs", lambda t, of, run_id: [t.runs.get(of["tenant_id"], run_id)]),
+        ("release_sessions", "WHERE b.finished_at IS NOT NULL AND NOT b.started", "WHERE false"),
+        test_session_order.test_a_run_goes_on_waiting_when_the_one_before_it_is_cancelled,
     ),
 ]
 

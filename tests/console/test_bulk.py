@@ -99,3 +99,20 @@ async def test_nobody_does_things_to_the_runs_of_others(
     assert answer.status_code == 403
     odd = await send(stranger, "/console/runs/bulk", action="delete")
     assert odd.status_code == 422
+
+
+async def test_children_are_left_to_the_retry_of_their_parent(
+    visitor: httpx.AsyncClient, play: Play, db: Database
+):
+    parent, child = await play.start("whole"), await play.start("part of it")
+    await sql(
+        db, "UPDATE runs SET parent_run_id = :p, parent_step = 2, parent_idx = 0 WHERE id = :c",
+        p=parent, c=child,
+    )  # fmt: skip
+    await sql(
+        db, "UPDATE runs SET status = 'failed', stop_reason = 'error', finished_at = now(), "
+        "error = '{}'",
+    )  # fmt: skip
+    page = await send(visitor, "/console/runs/bulk", action="retry", which="all", query="")
+    assert encode("run", parent) in page.text
+    assert encode("run", child) not in page.text

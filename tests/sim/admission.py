@@ -142,8 +142,8 @@ class Admission(Tables):
         for r in self.runs.values():
             if r["status"] != "queued" or r["held_for"] != "session":
                 continue
-            prev = self.runs.get(r["prev_run_id"])
-            if prev is not None and (prev["status"] in _ENDED or self.mutate == "behind"):
+            over = all(b["status"] in _ENDED for b in self.line(r["prev_run_id"]))
+            if over or self.mutate == "behind":
                 r["held_for"] = "key" if r["concurrency_key"] is not None else None
                 gone += 1
         if gone:

@@ -69,9 +69,8 @@ def start(store: Store, advance: Advance, tenant_id: UUID, run_id: UUID, asked: 
     if run_id in store.runs:
         return store.runs[run_id]
     now, slot = store.world.time(), store.slots[tenant_id]
-    head = None if asked.behind is None else store.runs[asked.behind]
     held_for = "key" if asked.key is not None else None
-    if head is not None and Status(head["status"]) not in TERMINAL:
+    if any(r["finished_at"] is None for r in store.line(asked.behind)):
         held_for = "session"
     made = Transition(RunState(limits=asked.limits, retry=asked.retry, messages=1))
     if (

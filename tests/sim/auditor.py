@@ -132,12 +132,14 @@ class Auditor:
         self.held_at_death[worker] = held
 
     def _admitted(self, row: Row) -> None:
-        """A run begins a turn: it is let go, its session's run before it is over, its key has
+        """A run begins a turn: it is let go, its session's runs before it are over, its key has
         room.
         """
         prev, key, runs = row["prev_run_id"], row["concurrency_key"], self.store.runs
-        if prev is not None and not row["turn"] and runs[prev]["status"] not in _TERMINAL:
-            raise Violation("sessions", f"run {row['id']} begins before {prev} has ended")
+        while prev is not None and not row["turn"]:
+            if runs[prev]["status"] not in _TERMINAL:
+                raise Violation("sessions", f"run {row['id']} begins before {prev} has ended")
+            prev = runs[prev]["prev_run_id"]
         if key is not None:
             n = sum(
                 r["tenant_id"] == row["tenant_id"]

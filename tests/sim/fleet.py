@@ -316,7 +316,7 @@ class Fleet(Tables):
             dict.fromkeys(
                 r["tenant_id"]
                 for r in self.runs.values()
-                if r["wake_at"] is not None and r["wake_at"] <= now and r["status"] != "running"
+                if r["wake_at"] is not None and r["wake_at"] <= now and _is_due(r, now)
             )
         )
 
@@ -325,9 +325,9 @@ class Fleet(Tables):
             r
             for r in self.runs.values()
             if r["tenant_id"] == tenant_id
-            and r["status"] != "running"
             and r["wake_at"] is not None
             and r["wake_at"] <= now
+            and _is_due(r, now)
         ]
         due.sort(key=lambda r: r["wake_at"])
         return [r | {"children_done": self._children_done(r)} for r in due[:limit]]
@@ -339,6 +339,13 @@ class Fleet(Tables):
             and c["finished_at"] is None
             for c in self.runs.values()
         )
+
+
+def _is_due(row: Row, now: datetime) -> bool:
+    """It waits for a time, or nobody works on it and its wall clock is over."""
+    deadline = row["limits"]["deadline"]
+    late = deadline is not None and datetime.fromisoformat(deadline) <= now
+    return row["status"] != "running" or (late and row["claim_id"] is None)
 
 
 _HELD = {None: "queued", "key": "keyed", "session": "behind"}

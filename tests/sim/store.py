@@ -170,8 +170,8 @@ class Store(Ledger, Fleet, Admission):
         if row["status"] == "queued":
             held: str | None = row["held_for"]
             return held
-        before = self.runs.get(row["prev_run_id"]) if row["prev_run_id"] is not None else None
-        if not t["started"] and before is not None and before["finished_at"] is None:
+        before = next(self.line(row["prev_run_id"]), None)
+        if not t["started"] and before and not (before["finished_at"] and before["started"]):
             return "session"
         return "key" if row["concurrency_key"] is not None else None
 

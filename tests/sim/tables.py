@@ -7,7 +7,7 @@ forget them, newest first, unless a synchronous commit came later.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, Final
 from uuid import UUID
@@ -41,6 +41,15 @@ class Tables:
         self.undo: deque[tuple[int, Callable[[], None]]] = deque()
         self.minted: Callable[[UUID], int] = lambda _: 0
         """The counters in Redis from which the mutation "token" takes fences."""
+
+    def line(self, run_id: UUID | None) -> Iterator[Row]:
+        """A run and those before it in its session, down to one that has begun: all before that one
+        are over.
+        """
+        while run_id is not None:
+            row = self.runs[run_id]
+            yield row
+            run_id = None if row["started"] else row["prev_run_id"]
 
     # Durability
 

@@ -9,14 +9,18 @@ import pytest
 
 from harness_common.commands import (
     StartRun,
+    answer_calls,
     answer_run,
     cancel_run,
+    interrupt_run,
     pause_run,
     resume_run,
     start_run,
     steer_run,
 )
+from harness_common.contracts.flow import Interrupt
 from harness_common.core.errors import Conflict, Invalid
+from harness_common.core.ids import encode
 from harness_common.core.inputs import Admit, StepDone
 from harness_common.core.run import Status
 from harness_common.core.step import CallOutcome, ToolsWaiting, Wait
@@ -186,6 +190,27 @@ async def test_a_message_before_a_tools_step_waits_for_its_results(play):
     await play.check_whole(run_id)
 
 
+@pytest.mark.parametrize("way", ["steer", "interrupt", "answer"])
+async def test_no_message_is_taken_that_nobody_would_see(play, way):
+    """A run of another framework does not read what is said to it: whoever says it is told."""
+    run_id = await play.start()
+    await play.step(run_id, say(tools=["look"]))
+    await play.step(run_id, asks(0))
+    await sql(play.db, "UPDATE runs SET next_kind = 'langgraph' WHERE id = :r", r=run_id)
+    name = encode("run", run_id)
+    target = Interrupt(interrupt_type="steer", target_step_id=f"{name}.2", text="psst")
+    asked = {
+        "steer": lambda: steer_run(play.db, play.tenant_id, run_id, text="psst", by="ann"),
+        "interrupt": lambda: interrupt_run(play.db, play.tenant_id, run_id, target, by="ann"),
+        "answer": lambda: answer_calls(
+            play.db, play.tenant_id, run_id, answers={"2.0": "yes"}, also="psst", by="ann"
+        ),
+    }[way]
+    with pytest.raises(Conflict, match="takes no messages"):
+        await asked()
+    assert (await play.read(run_id)).state.status is Status.WAITING_INPUT
+
+
 # ── busy sessions ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -215,11 +240,8 @@ async def test_an_interrupted_run_is_asked_to_stop_and_the_new_one_waits_for_its
     first = await play.start()
     held = await play.claim(first)
     started = await again(play, first, "interrupt")
-    assert started.interrupted is not None
-    assert (started.interrupted.run_id, started.interrupted.asked.claimed_by) == (
-        first,
-        held.claimed_by,
-    )
+    (one,) = started.interrupted
+    assert (one.run_id, one.asked.claimed_by) == (first, held.claimed_by)
     assert await held_for(play, started.run_id) == "session"
     await play.settle(held, say("half"))
     assert (await play.read(first)).state.status is Status.CANCELLED

@@ -186,6 +186,26 @@ async def test_a_delayed_run_wakes_when_its_time_has_come_and_not_before(play, s
     await play.check_whole(run_id)
 
 
+async def test_a_wall_clock_runs_out_also_while_no_worker_comes(play, shared):
+    """Runs are let in before the first worker is there, and a queue may lose its last one."""
+    alone, worked_on = [await play.start(timeout_s=60.0) for _ in range(2)]
+    await play.claim(worked_on)
+    wake = WakeLoop(shared)
+    await make_due(play.db)
+    assert await once(wake, shared) == 0, "it has time left"
+    await sql(
+        play.db,
+        "UPDATE runs SET limits = jsonb_set(limits, '{deadline}', "
+        "to_jsonb(clock_timestamp() - interval '1 ms'))",
+    )
+    assert await once(wake, shared) == 1
+    state = (await play.read(alone)).state
+    assert (state.status, state.stop_reason) == (Status.FAILED, "deadline_exceeded")
+    assert (await play.read(worked_on)).state.status is Status.RUNNING, "its owner ends it"
+    assert await play.running() == 1
+    await play.check_whole(alone)
+
+
 async def test_a_woken_run_queues_when_there_is_no_room(db):
     """INV13: waking is admission."""
     play, shared = Play(db, await make_tenant(db, granted=1)), await lead(db)

@@ -377,6 +377,23 @@ def test_a_retry_is_advised_only_where_it_may_help(server, harness, status, cate
     assert ("harness runs submit a" in out) is not retry
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "max_iterations_exceeded",
+        "token_budget_exceeded",
+        "cost_budget_exceeded",
+        "deadline_exceeded",
+    ],
+)
+def test_a_run_that_used_up_what_it_had_may_be_retried(server, harness, reason):
+    error = {"category": "permanent", "code": reason.upper(), "message": "m"}
+    server.on(f"GET {ONE}", Answer(body=run_view("failed", error=error, stop_reason=reason)))
+    out = harness("runs", "wait", RUN).out
+    assert f"harness runs retry {RUN}" in out
+    assert "harness runs submit" not in out
+
+
 def test_cancel_and_retry(server, harness):
     server.on(f"POST {ONE}/cancel", Answer(202, run_view("cancelling")))
     server.on(f"POST {ONE}/retry", Answer(202, run_view()))

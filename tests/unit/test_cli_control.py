@@ -187,7 +187,7 @@ def test_many_are_chosen_shown_done_and_reported(server, harness):
     assert created
     assert query == {
         "status": ["failed"], "error_code": ["LIMITED"], "agent": ["a"], "tag": ["team:sales"],
-        "retried": ["false"], "limit": ["200"],
+        "retried": ["false"], "child": ["false"], "limit": ["200"],
     }  # fmt: skip
     report = done.json
     assert (report["matched"], report["limit_reached"]) == (3, False)
@@ -198,6 +198,15 @@ def test_many_are_chosen_shown_done_and_reported(server, harness):
     assert "failed  LIMITED" in done.err
     text = harness(*argv[:-1])
     assert "retry: 1 made, 1 skipped, 1 failed" in text.out
+
+
+def test_children_are_retried_with_their_parent_unless_it_is_named(server, harness):
+    """Beside it, their work would be done twice."""
+    server.on("GET /v1/runs", page())
+    harness("runs", "retry", "--where", f"parent={RUN}", "--yes")
+    harness("runs", "cancel", "--where", "agent=a", "--yes")
+    asked = [seen.query for seen in server.requests("GET /v1/runs")]
+    assert [query.get("child") for query in asked] == [None, None]
 
 
 def test_many_are_not_touched_without_a_yes(server, harness):

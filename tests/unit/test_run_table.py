@@ -120,7 +120,7 @@ SAMPLES: dict[type[Input], Input] = {
 # EffectsResolved, ApprovalDecided.
 EXPECTED = {
     "queued": "L . . L L . . L L . L . . L",
-    "running": ". L L . L L L L L . L . . L",
+    "running": ". L L L L L L L L . L . . L",
     "waiting_approval": ". . . L L . . L L L L . L L",
     "waiting_input": ". . . L L . . L L L L . . L",
     "waiting_tool": ". . . L L . . L L . L . . L",
@@ -152,7 +152,7 @@ def test_every_pair_of_status_and_input(status, kind, legal):
         status=status,
         version=4,
         started=True,
-        claimed=status is Status.RUNNING,
+        claimed=status is Status.RUNNING and kind is not TimerDue,
         pause_requested=kind is ResumeRequested,
         limits=Limits(deadline=NOW) if kind is TimerDue else Limits(),
         waiting=WAITING.get(status),

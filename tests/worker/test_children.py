@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness_common.broker.publish import Doorbell
-from harness_common.commands import cancel_run
+from harness_common.commands import cancel_run, retry_run
 from harness_common.contracts.tool import EffectClass, StartChild
 from harness_common.core.budget import Limits
 from harness_common.core.inputs import StepFailed
@@ -25,7 +25,7 @@ from harness_worker.scheduler.wake import WakeLoop
 from harness_worker.steps import tools
 from harness_worker.steps.context import StepContext
 from harness_worker.tools.children import ChildFailed
-from tests.store.play import WHEN, say, sql
+from tests.store.play import WHEN, ran, say, sql
 from tests.worker.runtime import claim_tools_step, make_runtime, make_shared, make_tool
 
 
@@ -250,3 +250,53 @@ async def test_a_share_that_the_model_chose_is_the_childs_own_affair(play, db):
     assert isinstance(done, ToolsDone)
     assert done.outcomes[0].error_type == "CHILD_FAILED"
     assert done.guidance.stop is None
+
+
+async def retried_at_spawn(play, runtime, parent):
+    """Retry a parent that ended while it waited; return the new run and its tools step."""
+    made = (await retry_run(play.db, play.tenant_id, parent, created_by="ann")).run_id
+    return made, await claim_tools_step(runtime, play, made)
+
+
+async def test_a_retried_parent_does_not_do_again_what_its_child_has_done(play, db):
+    """INV3: what the child did before it was stopped is on its own record."""
+    runtime = await make_runtime(db, tools=[spawn()])
+    parent, ctx = await parent_at_spawn(play, runtime, max_tokens=100)
+    await wait_for_children(play, ctx)
+    (child,) = await children_of(play, parent)
+    await play.step(child["id"], say("pay", tools=["look"]))
+    await play.step(child["id"], ran("paid"))
+    for run_id in (parent, child["id"]):
+        await cancel_run(db, play.tenant_id, run_id, by="ann")
+    made, again = await retried_at_spawn(play, runtime, parent)
+    first, second = await waits_of(again), await waits_of(again)
+    assert first.waits == second.waits
+    (new,) = await children_of(play, made)
+    assert (new["input"], new["depth"]) == ("part 0", 1)
+    state = (await play.read(new["id"])).state
+    assert (state.step, state.turn, state.next_kind) == (2, 1, "model")
+    assert [(c["status"], c["result"]) for c in await play.calls(new["id"])] == [
+        ("succeeded", "paid")
+    ]
+    assert state.input_tokens == 0, "its parent pays for what it does from now on"
+    assert state.limits.max_tokens == 100
+    done = await play.step(new["id"], say("all done"))
+    assert done.run.state.status is Status.SUCCEEDED
+
+
+async def test_a_retried_parent_takes_what_its_child_has_given(play, db):
+    runtime = await make_runtime(db, tools=[spawn()])
+    parent, ctx = await parent_at_spawn(play, runtime, calls=2)
+    await wait_for_children(play, ctx)
+    first, second = await children_of(play, parent)
+    await play.step(first["id"], say("result of the first"))
+    for run_id in (parent, second["id"]):
+        await cancel_run(db, play.tenant_id, run_id, by="ann")
+    made, again = await retried_at_spawn(play, runtime, parent)
+    await wait_for_children(play, again)
+    (new,) = await children_of(play, made)
+    assert new["input"] == "part 1"
+    await play.step(new["id"], say("result of the second"))
+    done = await tools.run(replace(again, run=(await play.read(made))))
+    assert isinstance(done, ToolsDone)
+    assert [o.content for o in done.outcomes] == ["result of the first", "result of the second"]

@@ -106,6 +106,8 @@ async def _matching(services: Services, visit: Visit, action: str) -> tuple[list
     filters.setdefault("status", [*DEFAULT_STATUS[action]])
     if action == "retry":
         filters["retried"] = "false"
+        if not filters.get("parent"):  # a retry of their parent goes on with them
+            filters["child"] = "false"
     out: list[RunView] = []
     while True:
         query = run_filter.query_of(filters, limit=min(_PAGE, MOST - len(out)))

@@ -11,10 +11,9 @@ from uuid import UUID
 from harness_common.core.approval import EXPIRED
 from harness_common.store import json_codec
 from harness_common.store.db import Row
-from harness_common.store.memory.runs import WITHOUT_CALLS, calls_of
+from harness_common.store.memory.runs import WITHOUT_CALLS, calls_of, is_over, last_runs
 from harness_common.store.memory.tables import Params, Tables
 
-TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 PROPOSED: Final = frozenset({"proposed", "validating", "awaiting_approval"})
 OPEN: Final = frozenset({"running", "awaiting_approval"})
 
@@ -104,8 +103,8 @@ def _held_for(t: Tables, run: Row, w: Row) -> str | None:
     if run["status"] == "queued":
         held: str | None = run["held_for"]
         return held
-    before = t.runs.get(run["tenant_id"], run["prev_run_id"])
-    if not w["started"] and before is not None and before["finished_at"] is None:
+    before = next(last_runs(t, run, run["prev_run_id"]), None)
+    if not w["started"] and before is not None and not (is_over(before) and before["started"]):
         return "session"
     return "key" if run["concurrency_key"] is not None else None
 

@@ -266,6 +266,23 @@ def history(t: Tables, p: Params) -> list[Row]:
     return out
 
 
+def last_runs(t: Tables, session_of: Params, run_id: UUID | None) -> Iterator[Row]:
+    """List a run and those before it in a session, the newest first, down to one that has begun:
+    all before that one are over.
+    """
+    tenant_id, session_id = session_of["tenant_id"], session_of["session_id"]
+    while run_id is not None and (run := t.runs.get(tenant_id, run_id)) is not None:
+        if run["session_id"] != session_id:
+            return
+        yield run
+        run_id = None if run["started"] else run["prev_run_id"]
+
+
+def is_over(run: Row) -> bool:
+    """Tell whether a run has ended."""
+    return run["finished_at"] is not None
+
+
 def _chain(t: Tables, tenant_id: UUID, run_id: UUID | None) -> Iterator[Row]:
     while run_id is not None and (run := t.runs.get(tenant_id, run_id)) is not None:
         yield run

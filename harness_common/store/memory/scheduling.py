@@ -9,8 +9,8 @@ from uuid import UUID
 
 from harness_common.store import json_codec
 from harness_common.store.db import Row
-from harness_common.store.memory.commit import TERMINAL
 from harness_common.store.memory.fleet import leads, live_workers
+from harness_common.store.memory.runs import is_over, last_runs
 from harness_common.store.memory.tables import Params, Tables
 
 
@@ -62,10 +62,17 @@ def _waiting(t: Tables, now: datetime, skipped: list[UUID]) -> list[Row]:
         for r in t.runs
         if r["wake_at"] is not None
         and r["wake_at"] <= now
-        and r["status"] != "running"
+        and (r["status"] != "running" or _nobody_came(r, now))
         and r["id"] not in skipped
     ]
     return sorted(found, key=lambda r: r["wake_at"])
+
+
+def _nobody_came(run: Row, now: datetime) -> bool:
+    """Tell whether the wall clock of a run that nobody works on is over."""
+    deadline = run["limits"].get("deadline")
+    late = deadline is not None and datetime.fromisoformat(deadline) <= now
+    return late and run["claim_id"] is None
 
 
 def wake_pick(t: Tables, p: Params) -> list[Row]:
@@ -232,7 +239,7 @@ def release_keys(t: Tables, p: Params) -> list[Row]:
 
 
 def release_sessions(t: Tables, p: Params) -> list[Row]:
-    """Let runs go that waited for the run before theirs in the session, which has ended."""
+    """Let runs go that waited for those before theirs in the session, which are over."""
     found = [
         r
         for r in t.runs.where(status="queued", held_for="session")
@@ -241,8 +248,7 @@ def release_sessions(t: Tables, p: Params) -> list[Row]:
     page = sorted(found, key=lambda r: (r["tenant_id"], r["prev_run_id"]))[: p["most"]]
     released = 0
     for run in page:
-        before = t.runs.get(run["tenant_id"], run["prev_run_id"])
-        if before is not None and before["status"] in TERMINAL:
+        if all(map(is_over, last_runs(t, run, run["prev_run_id"]))):
             held_for = "key" if run["concurrency_key"] is not None else None
             t.runs.update(run, {"held_for": held_for})
             released += 1

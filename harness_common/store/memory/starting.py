@@ -12,6 +12,7 @@ from harness_common.store import json_codec
 from harness_common.store.db import Row
 from harness_common.store.memory.commit import was_begun
 from harness_common.store.memory.fleet import takes
+from harness_common.store.memory.runs import is_over, last_runs
 from harness_common.store.memory.tables import Params, Table, Tables
 
 _ENDED: Final = frozenset({"succeeded", "failed", "rejected", "unknown"})
@@ -42,7 +43,7 @@ def start_begin(t: Tables, p: Params) -> list[Row]:
         return []
     agent = newest(t.agents, tenant_id, p["agent"], p["agent_version"]) or {}
     session = t.sessions.get(tenant_id, p["session_id"]) or {}
-    head = t.runs.get(tenant_id, session.get("head_run_id")) or {}
+    going = session_going(t, p)
     waiting = t.runs.where(tenant_id=tenant_id, status="queued", held_for=None)
     queue = agent.get("spec", {}).get("queue") or "steps.default"
     at_once = slot["starts_per_s"] is None and takes(t, queue)
@@ -60,7 +61,7 @@ def start_begin(t: Tables, p: Params) -> list[Row]:
             "session_id": session.get("id"),
             "closed_at": session.get("closed_at"),
             "head_run_id": session.get("head_run_id"),
-            "head_status": head.get("status"),
+            "going_run_id": going[0]["run_id"] if going else None,
             "others_wait": any(True for _ in waiting),
         }
     ]
@@ -195,11 +196,15 @@ def idempotency_read(t: Tables, p: Params) -> list[Row]:
     return [of_key | {"session_id": run["session_id"], "status": run["status"]}]
 
 
-def session_head(t: Tables, p: Params) -> list[Row]:
-    """Read the newest run of a session."""
+def session_going(t: Tables, p: Params) -> list[Row]:
+    """Read the runs of a session that are not over, the newest first."""
     session = t.sessions.get(p["tenant_id"], p["session_id"]) or {}
-    run = t.runs.get(p["tenant_id"], session.get("head_run_id"))
-    return [] if run is None else [{"run_id": run["id"], "status": run["status"]}]
+    found = last_runs(t, p, session.get("head_run_id"))
+    return [
+        {"run_id": r["id"], "cancel_requested": r["cancel_requested"]}
+        for r in found
+        if not is_over(r)
+    ]
 
 
 def memory_owner(t: Tables, p: Params) -> list[Row]:
@@ -228,6 +233,22 @@ def retry_of(t: Tables, p: Params) -> list[Row]:
     return [{"id": run_id} for run_id in found[:1]]
 
 
+def retry_follows(t: Tables, p: Params) -> list[Row]:
+    """Say what a retry comes after in its session."""
+    session = t.sessions.get(p["tenant_id"], p["session_id"]) or {}
+    last = run = t.runs.get(p["tenant_id"], session.get("head_run_id"))
+    if last is not None and last["status"] == "succeeded":
+        run = None
+    while run is not None and run["id"] != p["run_id"]:
+        run = t.runs.get(p["tenant_id"], run["forked_from"])
+        if run is not None and run["session_id"] != p["session_id"]:
+            break
+    if last is None:
+        return []
+    is_its = run is not None and run["id"] == p["run_id"]
+    return [{"prev_run_id": last["prev_run_id"] if is_its else last["id"]}]
+
+
 def child_read(t: Tables, p: Params) -> list[Row]:
     """Read the child run of one call."""
     mine = {"parent_run_id": p["run_id"], "parent_step": p["step"], "parent_idx": p["idx"]}
@@ -251,6 +272,15 @@ def child_read(t: Tables, p: Params) -> list[Row]:
     return []
 
 
+def child_before(t: Tables, p: Params) -> list[Row]:
+    """Name the run that this one goes on from, if it had a child for the same call."""
+    run = t.run_of(p)
+    if run is None or run["forked_from"] is None or run["forked_step"] + 1 != p["step"]:
+        return []
+    found = child_read(t, {**p, "run_id": run["forked_from"]})
+    return [{"run_id": run["forked_from"]} for _ in found]
+
+
 def children_budget(t: Tables, p: Params) -> list[Row]:
     """Add up what the children of a step have used or may still use."""
     mine = {"parent_run_id": p["run_id"], "parent_step": p["step"]}
@@ -265,9 +295,12 @@ def children_budget(t: Tables, p: Params) -> list[Row]:
 
 
 def fork_hold(t: Tables, p: Params) -> list[Row]:
-    """Say what of a run is gone already; there is nobody here who would delete the rest."""
+    """Say what of a run is gone already, and how it began; there is nobody here who would delete
+    the rest.
+    """
     run = t.runs.get(p["tenant_id"], p["run_id"])
-    return [] if run is None else [{"pruned": run["pruned"]}]
+    names = ("pruned", "forked_step", "created_at")
+    return [] if run is None else [{name: run[name] for name in names}]
 
 
 STATEMENTS: Final[dict[str, Any]] = {
@@ -278,11 +311,13 @@ STATEMENTS: Final[dict[str, Any]] = {
     "input_insert": input_insert,
     "idempotency": idempotency,
     "idempotency_read": idempotency_read,
-    "session_head": session_head,
+    "session_going": session_going,
     "fork_hold": fork_hold,
     "memory_owner": memory_owner,
     "session_memory": session_memory,
     "retry_of": retry_of,
+    "retry_follows": retry_follows,
     "child_read": child_read,
+    "child_before": child_before,
     "children_budget": children_budget,
 }

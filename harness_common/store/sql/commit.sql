@@ -27,7 +27,7 @@ WITH t AS (
         held_for = CASE WHEN t.status <> 'queued' THEN NULL
                         WHEN runs.status = 'queued' THEN held_for
                         WHEN NOT t.started AND EXISTS (SELECT 1 FROM runs p WHERE p.tenant_id = runs.tenant_id
-                             AND p.id = runs.prev_run_id AND p.finished_at IS NULL) THEN 'session'
+                             AND p.id = runs.prev_run_id AND p.session_id = runs.session_id AND (p.finished_at IS NULL OR NOT p.started)) THEN 'session'
                         WHEN concurrency_key IS NOT NULL THEN 'key' END,
         fence = fence + t.new_claim::int,
         claim_id = t.next_claim_id,

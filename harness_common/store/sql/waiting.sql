@@ -1,5 +1,5 @@
 -- Why a queued run waits and how many stand before it (counted up to 1,000): the same facts by which the scheduler decides.
-SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurrency_max, r.prev_run_id,
+SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurrency_max,
        s.running, s.max_running, s.starts_per_s, coalesce(s.starts_tat > clock_timestamp() + interval '20 ms', false) AS starts_paid_ahead,
        coalesce(p.max_running, %(all_running)s) AS all_running, platform_running() AS all_run,
        p.starts_per_s AS all_starts_per_s, coalesce(p.starts_tat > clock_timestamp() + interval '20 ms', false) AS all_starts_paid_ahead,
@@ -9,7 +9,7 @@ SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurr
                SELECT 1 FROM runs k WHERE k.tenant_id = r.tenant_id AND k.concurrency_key = r.concurrency_key
                  AND (k.status = 'running' OR (k.status = 'queued' AND k.held_for IS NULL)) LIMIT r.concurrency_max) AS found)
        END AS key_running,
-       CASE WHEN r.held_for = 'session' THEN (SELECT status FROM runs b WHERE b.tenant_id = r.tenant_id AND b.id = r.prev_run_id) END AS prev_status,
+       ahead.id AS ahead_run_id, ahead.status AS ahead_status,
        CASE r.held_for
            WHEN 'key' THEN (
                SELECT count(*) FROM (
@@ -38,6 +38,17 @@ SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurr
 FROM runs r
 JOIN tenant_slots s ON s.tenant_id = r.tenant_id
 LEFT JOIN platform p ON p.name = 'global'
+LEFT JOIN LATERAL (
+    -- Whom it waits for in its session: the nearest before it that is not over (release_sessions.sql).
+    WITH RECURSIVE before AS (
+        SELECT b.id, b.prev_run_id, b.started, b.finished_at, b.status FROM runs b
+        WHERE r.held_for = 'session' AND b.tenant_id = r.tenant_id AND b.id = r.prev_run_id AND b.session_id = r.session_id
+        UNION ALL
+        SELECT b.id, b.prev_run_id, b.started, b.finished_at, b.status FROM before
+        JOIN runs b ON b.tenant_id = r.tenant_id AND b.id = before.prev_run_id AND b.session_id = r.session_id
+        WHERE before.finished_at IS NOT NULL AND NOT before.started
+    )
+    SELECT id, status FROM before WHERE finished_at IS NULL) AS ahead ON true
 LEFT JOIN LATERAL (
     SELECT sum(concurrency) AS places, sum(held) AS held FROM workers
     WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s) AND r.queue = ANY(queues)) AS work ON true
