@@ -24,7 +24,7 @@ from harness_common.core.events import Event
 from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.graph_rules import nodes_done
-from harness_common.core.guardrail import GuardrailBlocked
+from harness_common.core.guardrail import GuardrailBlocked, refused_from
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -118,7 +118,7 @@ def _memo_after(state: RunState, one: StepFailed) -> dict[str, Json]:
     memo = {name: value for name, value in state.memo.items() if name != PERMIT}
     if one.failure.permit is not None:
         memo[PERMIT] = one.failure.permit
-    return memo
+    return memo | refused_from(one.failure.code, one.failure.detail)
 
 
 def step_done(state: RunState, one: Input, now: datetime) -> Transition:
