@@ -80,17 +80,20 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
         if failure.code == GuardrailBlocked.code:
             events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
         free = charged(free, spent_by(failure.detail))
+    ended = charged(free, one.kept)
     if state.cancel_requested:
-        return then(events, cancelled(free))
+        return then(events, cancelled(ended))
     if past_deadline(state, now):
-        return then(events, give_up(free, StopReason.DEADLINE))
+        return then(events, give_up(ended, StopReason.DEADLINE))
     if wait_s is None:
         reason = _end_reason(failure)
-        return then(events, end(replace(free, error=failure.to_json()), Status.FAILED, reason))
+        return then(events, end(replace(ended, error=failure.to_json()), Status.FAILED, reason))
     over = exceeded(free.limits, free.input_tokens + free.output_tokens, free.cost_usd)
     if over is not None:  # trying again would cost what is no longer there
-        return then(events, give_up(free, over))
+        return then(events, give_up(ended, over))
     until = now + timedelta(seconds=wait_s)
+    if state.limits.deadline is not None and until > state.limits.deadline:
+        return then(events, give_up(ended, StopReason.DEADLINE))
     why = "rate_limited" if failure.category == "limited" else "retry"
     waiting = {"for": why, "code": failure.code, "message": failure.message}
     if failure.scope:

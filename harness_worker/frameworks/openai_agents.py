@@ -47,7 +47,7 @@ async def run(turn: Turn) -> StepResult:
     turn.calls.add_tools([as_tool(tool) for tool in _tools(family.values())])
     token = CURRENT.set(turn.calls)
     scope = turn.calls.scope
-    turns = Turns(turn.store, turn.thread, scope.step, scope.held.keep)
+    turns = Turns(turn.store, turn.thread, scope.step, scope.held.keep, scope.held.find)
     try:
         return await _turn(turn, agent, items, turns)
     except BaseException:
