@@ -442,3 +442,26 @@ output: "said ${/nodes/c/output}"
     facts = await Walk(db, play.tenant_id, Ref(run_id)).news()
     said = [fact.message.text() for fact in facts if isinstance(fact, Answered)]
     assert said == ["", "", "said three"]
+
+
+async def test_what_the_ledger_has_is_paid_by_a_run_whose_step_fails_for_good(play, db):
+    """The limit of the second answer ends after the run's own time."""
+    models = Models(x=["one", Limited("later", retry_after_s=600)])
+    runtime = await worker(db, IN_TURN, models)
+    run_id = await play.start("it", timeout_s=60)
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.FAILED
+    state = (await play.read(run_id)).state
+    assert (state.stop_reason, state.input_tokens) == ("deadline_exceeded", 7)
+    await play.check_whole(run_id)
+
+
+async def test_a_node_reserves_for_the_longer_prompts_of_what_is_asked_again(play, db):
+    """Asked up to three times, the second and third time with one and two answers before."""
+    runtime = await worker(db, CLASSIFY, Models(), max_output_tokens=1_000)
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    ctx = await claim_tools_step(runtime, play, run_id)
+    ctx = replace(ctx, spec=await runtime.agent(ctx.run))
+    tokens, _ = most_of_nodes(ctx)
+    assert 3 * 1_000 + (1 + 2) * 1_000 < tokens < 15_000
