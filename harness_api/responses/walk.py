@@ -20,6 +20,8 @@ from harness_common.store.run_reads import read_events, read_messages, read_tool
 
 _PAGE: Final = 200
 _FAILED: Final = frozenset({ev.STEP_FAILED, ev.RUN_RECOVERED})
+_TAKEN_BACK: Final = frozenset({ev.ANSWER_REFUSED, ev.GUARDRAIL_ASKED_AGAIN})
+_OF_CONTEXT: Final = frozenset({ev.CONTEXT_FULL, ev.CONTEXT_COMPACTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,13 @@ class Answered:
     output_tokens: int
     restarts: int = 0
     """How many models before had begun to show an answer in this step."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """The answer of this step does not count: another was asked for, or nothing is made of it."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ class Ended:
     status: Status
 
 
-Fact = Answered | Paid | Ran | Failed | Asks | Ended
+Fact = Answered | TakenBack | Paid | Ran | Failed | Asks | Ended
 
 
 class Walk:
@@ -115,15 +124,15 @@ class Walk:
             message, restarts = await self._message(step), payload.get("restarts", 0)
             tokens = payload["input_tokens"], payload["output_tokens"]
             return Answered(step, message, *tokens, restarts)
+        if kind in _TAKEN_BACK:
+            return TakenBack(step)
         if kind == ev.STEP_COMPLETED and payload.get("calls"):
             return Ran(step, await self._calls(step))
         if kind in _FAILED:
             detail = payload.get("error", {}).get("detail") or {}
             return Failed(step, detail.get("restarts", 0), *_spent(detail))
-        if kind == ev.CONTEXT_FULL and any(tokens := _spent(payload)):
-            return Paid(*tokens)
-        if kind == ev.CONTEXT_COMPACTED and "input_tokens" in payload:
-            return Paid(payload["input_tokens"], payload["output_tokens"])
+        if kind in _OF_CONTEXT:
+            return _paid(kind, payload)
         if kind == ev.RUN_WAITING and payload.get("for") == "input":
             return Asks([c for c in payload["calls"] if c["kind"] == "input"])
         if kind in ev.TERMINAL_EVENTS:
@@ -156,6 +165,15 @@ class Walk:
                     return from_json(row["body"])
             if len(rows) < _PAGE:
                 return Message("assistant", ())
+
+
+def _paid(kind: str, payload: Json) -> Paid | None:
+    """Return what a prompt that was full, or its compaction, has cost."""
+    if kind == ev.CONTEXT_FULL and any(tokens := _spent(payload)):
+        return Paid(*tokens)
+    if kind == ev.CONTEXT_COMPACTED and "input_tokens" in payload:
+        return Paid(payload["input_tokens"], payload["output_tokens"])
+    return None
 
 
 def _spent(said: Json) -> tuple[int, int]:

@@ -64,6 +64,21 @@ async def test_create_waits_for_the_end(client, agent):
     assert [i.content[0].text for i in items.data] == ["hi"]
 
 
+async def test_a_structured_output_is_all_that_the_text_holds(client, agent):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    await agent({"text": "one, I think"}, {"text": '{ "a": 1 }'}, output_schema=schema)
+    made = await client.responses.create(model="b", input="how many?")
+    assert (made.status, json.loads(made.output_text)) == ("completed", {"a": 1})
+    assert await client.responses.retrieve(made.id) == made
+    events = await read(await client.responses.retrieve(made.id, stream=True))
+    assert events[-1].response == made
+
+
 async def test_background_is_polled(client, agent):
     await agent({"text": "later", "delay_s": 0.3})
     made = await client.responses.create(model="b", input="hi", background=True)

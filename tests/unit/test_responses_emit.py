@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness_api.responses.emit import STRIDE, Emitter
 from harness_api.responses.ids import Ref, read_call, read_model, read_ref
 from harness_api.responses.items import read_input
-from harness_api.responses.walk import Answered, Failed
+from harness_api.responses.walk import Answered, Failed, TakenBack
 from harness_common.core.message import Message, Text, ToolUse
 
 REF = Ref(UUID(int=7))
@@ -141,3 +141,17 @@ def test_many_items_are_joined_in_linear_time():
     assert time.monotonic() - begun < 5
     assert [m.role for m in said.messages] == ["tool", "user"]
     assert len(said.messages[0].content) == 36_000
+
+
+def test_what_was_taken_back_is_no_part_of_the_response():
+    emitter = Emitter(REF, frozenset())
+    events = list(emitter.take(answered(1, "Look:", "calculate")))
+    events += emitter.take(answered(2, "sure"))
+    events += emitter.take(TakenBack(2))
+    events += emitter.take(answered(3, '{ "a": 1 }'))
+    events += emitter.output_text('{"a":1}')
+    texts_ = [i["content"][0]["text"] for i in emitter.output]
+    assert texts_ == ["Look:", '{"a":1}'], "words beside a call are no answer that was taken back"
+    begun = [e.body["output_index"] for e in events if e.type == "response.output_item.added"]
+    assert begun == [0, 1, 2, 3]
+    assert [e.seq for e in events] == sorted({e.seq for e in events})
