@@ -22,7 +22,7 @@ from harness_api.responses.items import (
     text_part,
     tool_item,
 )
-from harness_api.responses.walk import Answered, Asks, Ended, Fact, Failed, Paid, Ran, TakenBack
+from harness_api.responses.walk import Answered, Asks, Ended, Fact, Failed, Paid, Ran
 from harness_common.core.message import ToolUse
 
 STRIDE: Final = 1 << 20
@@ -103,9 +103,6 @@ class Emitter:
         match fact:
             case Answered():
                 yield from self._answered(fact)
-            case TakenBack(step):
-                if step == self._step:
-                    self._take_back()
             case Ran():
                 yield from self._ran(fact)
             case Failed():
@@ -166,8 +163,11 @@ class Emitter:
                 yield from self._begin(fact.step)
             yield from self._finish(text)
         self._step, self._attempt, self._restarts = fact.step, 0, 0
-        is_final = bool(text) and not fact.message.has_tool_uses()
-        self._final = len(self.output) - 1 if is_final else None
+        self._final = len(self.output) - 1 if text else None
+        if not fact.counts:
+            self._take_back()
+        elif fact.message.has_tool_uses():
+            self._final = None
         for index, use in enumerate(fact.message.tool_uses()):
             if use.name in self.client_tools:
                 yield from self._call(CallRef(self.ref.run_id, fact.step + 1, index), use)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_api.responses.ids import Ref
+from harness_common.contracts.action import is_from_text
 from harness_common.core import events as ev
 from harness_common.core.budget import spent_by
 from harness_common.core.message import Json, Message, from_json
@@ -20,7 +21,6 @@ from harness_common.store.run_reads import read_events, read_messages, read_tool
 
 _PAGE: Final = 200
 _FAILED: Final = frozenset({ev.STEP_FAILED, ev.RUN_RECOVERED})
-_TAKEN_BACK: Final = frozenset({ev.ANSWER_REFUSED, ev.GUARDRAIL_ASKED_AGAIN})
 _OF_CONTEXT: Final = frozenset({ev.CONTEXT_FULL, ev.CONTEXT_COMPACTED})
 
 
@@ -34,13 +34,8 @@ class Answered:
     output_tokens: int
     restarts: int = 0
     """How many models before had begun to show an answer in this step."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenBack:
-    """The answer of this step does not count: another was asked for, or nothing is made of it."""
-
-    step: int
+    counts: bool = True
+    """Whether its text is one for a reader: not when another was asked for, or it is a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +80,7 @@ class Ended:
     status: Status
 
 
-Fact = Answered | TakenBack | Paid | Ran | Failed | Asks | Ended
+Fact = Answered | Paid | Ran | Failed | Asks | Ended
 
 
 class Walk:
@@ -123,9 +118,8 @@ class Walk:
         if kind == ev.MODEL_ANSWERED:
             message, restarts = await self._message(step), payload.get("restarts", 0)
             tokens = payload["input_tokens"], payload["output_tokens"]
-            return Answered(step, message, *tokens, restarts)
-        if kind in _TAKEN_BACK:
-            return TakenBack(step)
+            counts = not payload.get("again") and not any(map(is_from_text, message.tool_uses()))
+            return Answered(step, message, *tokens, restarts, counts)
         if kind == ev.STEP_COMPLETED and payload.get("calls"):
             return Ran(step, await self._calls(step))
         if kind in _FAILED:

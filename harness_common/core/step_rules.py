@@ -382,6 +382,8 @@ def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
     out |= {n: v for n in _OF_CACHES if (v := getattr(answer, n))}
     if answer.restarts:
         out["restarts"] = answer.restarts
+    if answer.guidance.again:
+        out["again"] = True  # it was no final answer after all: another one was asked for
     if answer.scripted:
         out["scripted"] = True
     if answer.first_token_ms is not None:
