@@ -14,6 +14,7 @@ from harness_api.responses.ids import Ref
 from harness_common.contracts.action import is_from_text
 from harness_common.core import events as ev
 from harness_common.core.budget import spent_by
+from harness_common.core.graph import MODEL_CALL
 from harness_common.core.message import Json, Message, from_json
 from harness_common.core.run import Status
 from harness_common.store.db import Database, Row
@@ -36,6 +37,8 @@ class Answered:
     """How many models before had begun to show an answer in this step."""
     counts: bool = True
     """Whether its text is one for a reader: not when another was asked for, or it is a call."""
+    node: str | None = None
+    """What the one model node of a graph's step said, which was shown while it was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,8 @@ class Walk:
             message, restarts = await self._message(step), payload.get("restarts", 0)
             tokens = payload["input_tokens"], payload["output_tokens"]
             counts = not payload.get("again") and not any(map(is_from_text, message.tool_uses()))
-            return Answered(step, message, *tokens, restarts, counts)
+            node = await self._node(step) if "call" in payload else None
+            return Answered(step, message, *tokens, restarts, counts, node)
         if kind == ev.STEP_COMPLETED and payload.get("calls"):
             return Ran(step, await self._calls(step))
         if kind in _FAILED:
@@ -132,6 +136,11 @@ class Walk:
         if kind in ev.TERMINAL_EVENTS:
             return Ended(Status(payload["status"]))
         return None
+
+    async def _node(self, step: int) -> str | None:
+        """Return the answer of a graph's step if it has one alone: several are not streamed."""
+        said = [row["result"] for row in await self._calls(step) if row["name"] == MODEL_CALL]
+        return said[0] or "" if len(said) == 1 else None
 
     async def _calls(self, step: int) -> list[Row]:
         return await read_tool_calls(

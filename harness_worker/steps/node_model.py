@@ -38,6 +38,7 @@ class _Question:
 
     call: PendingCall
     spent: Spent = FREE
+    restarts: int = 0
     begun: float = field(default_factory=time.monotonic)
 
     def failed(self, code: str, message: str) -> CallOutcome:
@@ -74,6 +75,7 @@ class _Question:
             attempt=call.attempt + 1,
             effect="idempotent",
             served_by=model,
+            restarts=self.restarts,
         )
 
 
@@ -136,6 +138,7 @@ class ModelCalls:
                 memo=self._slot(),
             )
             self._pay(question, got.answer)
+            question.restarts += got.restarts
             answer, read = await read_answer(
                 ctx, terms, got.answer, model=got.name, so_far=self._repairs
             )

@@ -155,3 +155,16 @@ def test_what_was_taken_back_is_no_part_of_the_response():
     begun = [e.body["output_index"] for e in events if e.type == "response.output_item.added"]
     assert begun == [0, 1, 2, 3]
     assert [e.seq for e in events] == sorted({e.seq for e in events})
+
+
+def test_what_a_node_of_a_graph_says_takes_a_stride_unless_it_is_what_the_graph_gives():
+    for said, stride in (("", STRIDE), ("as the node says it", 0)):
+        shown, unseen = Emitter(REF, frozenset()), Emitter(REF, frozenset())
+        list(shown.live(1, 0, "as the node"))
+        fact = replace(answered(1, said), node="as the node says it")
+        for emitter in (shown, unseen):
+            list(emitter.take(fact))
+            list(emitter.take(answered(2, "next")))
+        assert shown.next == unseen.next
+        assert (shown.next > STRIDE) == bool(stride)
+        assert shown.output == unseen.output

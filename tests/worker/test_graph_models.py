@@ -14,7 +14,14 @@ from harness_api.responses.ids import Ref
 from harness_api.responses.walk import Answered, Walk
 from harness_common.commands import cancel_run
 from harness_common.contracts.agent import AgentSpec
-from harness_common.contracts.model import ChatRequest, ChatResult, Finish, OnDelta, Usage
+from harness_common.contracts.model import (
+    Capabilities,
+    ChatRequest,
+    ChatResult,
+    Finish,
+    OnDelta,
+    Usage,
+)
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
@@ -465,3 +472,34 @@ async def test_a_node_reserves_for_the_longer_prompts_of_what_is_asked_again(pla
     ctx = replace(ctx, spec=await runtime.agent(ctx.run))
     tokens, _ = most_of_nodes(ctx)
     assert 3 * 1_000 + (1 + 2) * 1_000 < tokens < 15_000
+
+
+async def test_a_streamed_node_tells_that_a_model_broke_off_before_it(play, db):
+    """So that whoever reads the record numbers its text as whoever saw it did."""
+
+    class Streams(Models):
+        capabilities = Capabilities()
+
+        def get(self, name: str) -> Any:
+            one = super().get(name)
+            one.capabilities = self.capabilities
+            chat = one.chat
+
+            async def shown(request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
+                assert on_delta is not None
+                await on_delta("so")
+                return await chat(request)
+
+            one.chat = shown
+            return one
+
+    models = Streams(x=[Permanent("no such key", code="MODEL_AUTH")], y=["so it is"])
+    text = ONE.replace("MORE", "parse: text")
+    runtime = await worker(db, text, models, fallback_models=["fake/y"])
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    (said,) = await told(play, run_id, "model.answered")
+    assert said["restarts"] == 1
+    walk = Walk(db, play.tenant_id, Ref(run_id))
+    (fact,) = [f for f in await walk.news() if isinstance(f, Answered)]
+    assert (fact.restarts, fact.node) == (1, "so it is")
