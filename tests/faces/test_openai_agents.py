@@ -257,6 +257,7 @@ async def test_the_calls_of_several_turns_within_one_step_are_told_apart():
     for _ in range(3):
         answer = await model.get_response(None, items, ModelSettings(), [], None, [], None)
         (call,) = answer.output
+        assert isinstance(call, ResponseFunctionToolCall)
         output = {"type": "function_call_output", "call_id": call.call_id, "output": "ok"}
         items += [call.model_dump(), output]
     said = asked[-1].messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness_common.core.context_prompt import Section, assemble
 from harness_common.core.context_summary import summary_message
-from harness_common.core.fact import source_of
+from harness_common.core.fact import Source, source_of
 from harness_common.core.hints import hint
 from harness_common.core.message import Message, Text, ToolResult, user
 
@@ -14,9 +14,8 @@ CLAIM = "the customer prefers tea"
 def test_users_and_tools_are_sources_and_the_model_is_none():
     tool = Message("tool", (ToolResult("c", CLAIM),), "untrusted")
     assert source_of(CLAIM, [Message("assistant", (Text(CLAIM),))]) is None
-    assert source_of(CLAIM, [tool]).who == "tool"
-    found = source_of(CLAIM, [tool, user(CLAIM)])
-    assert (found.who, found.trust, found.message) == ("user", "trusted", 2)
+    assert source_of(CLAIM, [tool]) == Source("tool", "untrusted", 1)
+    assert source_of(CLAIM, [tool, user(CLAIM)]) == Source("user", "trusted", 2)
 
 
 def test_what_the_platform_repeats_of_the_models_words_is_no_source():
@@ -33,4 +32,4 @@ def test_a_summary_is_a_source_for_what_it_quotes_alone():
     summary = summary_message(f"Done:\n- {CLAIM}", quotes, "trusted", about)
     assert source_of(CLAIM, [summary]) is None
     for quote in ("I like green tea a lot", "And cake.", "Nothing else."):
-        assert source_of(quote, [summary]).who == "user"
+        assert source_of(quote, [summary]) == Source("user", "trusted", 1)

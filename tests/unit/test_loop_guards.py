@@ -135,12 +135,13 @@ def test_what_fails_may_be_tried_again_after_something_was_changed_beside_it() -
     """A file is mended and its test run in one answer, three times, before the test passes."""
     memo: dict[str, Any] = {}
     test = trace("test", {}, content="1 failed", error_type="FAILED", failed=True)
-    for number in range(3):
-        edit = trace("edit", {"text": f"try {number}"}, content="ok", has_effect=True)
+    edits = [trace("edit", {"text": f"try {n}"}, content="ok", has_effect=True) for n in range(3)]
+    for edit in edits:
         memo = dict(remembered(memo, watch(memo, [edit, test], ["edit", "test"], LoopRules(), 1)))
         assert repeated_failures(memo, [("edit", {}), ("test", {})], LoopRules()) == []
     # The same change over again changes nothing.
-    memo = dict(remembered(memo, watch(memo, [edit, test], ["edit", "test"], LoopRules(), 1)))
+    same = [edits[-1], test]
+    memo = dict(remembered(memo, watch(memo, same, ["edit", "test"], LoopRules(), 1)))
     assert repeated_failures(memo, [("edit", {}), ("test", {})], LoopRules()) == [1]
 
 

@@ -192,9 +192,8 @@ async def test_all_of_a_prompt_is_reserved_for(play, runtime):
         before = await account(play)
         ctx = await claim_tools_step(runtime, play, await play.start(said))
         await reserve(replace(ctx, spec=AgentSpec(model="fake/x", max_output_tokens=100, **spec)))
-        return (await account(play))["reserved_tokens"] - (before or {"reserved_tokens": 0})[
-            "reserved_tokens"
-        ]
+        after: int = (await account(play))["reserved_tokens"]
+        return after - (before["reserved_tokens"] if before else 0)
 
     least = await reserved("hi")
     assert least < 200

@@ -488,7 +488,8 @@ async def test_a_streamed_node_tells_that_a_model_broke_off_before_it(play, db):
             async def shown(request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
                 assert on_delta is not None
                 await on_delta("so")
-                return await chat(request)
+                answer: ChatResult = await chat(request)
+                return answer
 
             one.chat = shown
             return one
