@@ -24,7 +24,7 @@ from harness_common.core.context_view import (
 )
 from harness_common.core.guardrail import NOT_SHOWN
 from harness_common.core.ids import encode
-from harness_common.core.message import Message, Text, loads
+from harness_common.core.message import Message, Text, ToolResult, loads
 from harness_common.core.values import replace
 from harness_common.store import json_codec
 from harness_common.store.db import Database, DatabaseUnavailable, Row
@@ -222,9 +222,11 @@ def history_of(rows: Sequence[Row]) -> tuple[Shown, ...]:
 def _message(row: Row) -> Message:
     """Read a message; of one that a guardrail refused it is only told that there was one."""
     message = loads(row["body"])
-    if row["refused"] and not is_summary(message):
-        return replace(message, content=(Text(NOT_SHOWN),))
-    return message
+    if not row["refused"] or is_summary(message):
+        return message
+    results = (b for b in message.content if isinstance(b, ToolResult))
+    withheld = tuple(replace(b, content=NOT_SHOWN) for b in results)
+    return replace(message, content=withheld or (Text(NOT_SHOWN),))
 
 
 def _of(run_id: UUID, one: Shown) -> str:

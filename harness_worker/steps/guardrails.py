@@ -8,7 +8,7 @@ function that the operator installed, a judge is another agent of the tenant, as
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -40,7 +40,7 @@ from harness_common.core.guardrail import (
 )
 from harness_common.core.guidance import NOTHING, Guidance, summed
 from harness_common.core.hints import is_hint
-from harness_common.core.message import Block, Json, Message, Text
+from harness_common.core.message import Block, Json, Message, Text, ToolResult
 from harness_common.core.step import ModelAnswered
 from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
@@ -51,6 +51,7 @@ from harness_worker.tools.validate import schema_problems
 RAILED: Final = "railed"
 """The key of `RunState.memo`: the number of hand-offs, and of the last message that has passed."""
 _REMOVED: Final = "[removed]"
+_QUESTION: Final = "ask_user"
 _BY_FORM: Final = (DenyRail, LengthRail, PiiRail, SchemaRail)
 """Rails that need nothing but the text: asking them again costs nothing and gives the same."""
 _NO_ANSWER: Final = ModelAnswered(Message("assistant", ()), "stop", "")
@@ -81,14 +82,14 @@ class Rails:
             return tuple(shown)
         before = seen = passed(ctx)
         out = list[Shown]()
-        for one in shown:
-            if not is_said_by_user(one.message):
+        for one, words in said_by_users(shown):
+            if not words:
                 out.append(one)
                 continue
             number = int(one.origin) if one.origin.isdecimal() else 0  # 0: of an earlier run
             is_new = number > before
             seen = max(seen, number)
-            out.append(Shown(await self._user_message(one, rails, is_new), one.origin))
+            out.append(await self._looked_at(one, words, rails, is_new))
         if seen != before:
             self.said.append(Guidance(memo={RAILED: [ctx.run.acting.hops, seen]}))
         return tuple(out)
@@ -100,16 +101,24 @@ class Rails:
             return tuple(shown)
         return tuple(
             [
-                Shown(await self._user_message(one, rails, False), one.origin)
-                if is_said_by_user(one.message)
-                else one
-                for one in shown
+                await self._looked_at(one, words, rails, False) if words else one
+                for one, words in said_by_users(shown)
             ]
         )
 
-    async def _user_message(self, one: Shown, rails: Sequence[Rail], is_new: bool) -> Message:
-        message, is_past = one.message, ":" in one.origin
-        text = message.text()
+    async def _looked_at(
+        self, one: Shown, words: Mapping[int, str], rails: Sequence[Rail], is_new: bool
+    ) -> Shown:
+        """Return a message with what a user said in it as the rails let it pass."""
+        message = one.message
+        for at, text in words.items():
+            passed_on = await self._passed_on(text, one.origin, rails, is_new)
+            if passed_on != text:
+                message = _with_words(message, at, passed_on)
+        return one if message is one.message else Shown(message, one.origin)
+
+    async def _passed_on(self, text: str, origin: str, rails: Sequence[Rail], is_new: bool) -> str:
+        is_past = ":" in origin
         for rail in rails:
             # What an earlier run was told may have passed no rail of this agent, or none at all.
             again = rail.action == "rewrite" or (is_past and isinstance(rail, _BY_FORM))
@@ -119,15 +128,15 @@ class Rails:
             if finding is None:
                 continue
             if finding.action == "block" and is_new:
-                raise blocked(finding, int(one.origin), self.judges.spent())
+                raise blocked(finding, int(origin), self.judges.spent())
             if finding.action == "block" and is_past:
-                return with_text(message, NOT_SHOWN)
+                return NOT_SHOWN
             if finding.text is not None:
                 text = finding.text
                 if is_new:
                     event = Event(ev.GUARDRAIL_REWROTE, finding.to_json(), self.ctx.number)
                     self.said.append(Guidance((), (event,)))
-        return message if text == message.text() else with_text(message, text)
+        return text
 
     async def output(
         self, answer: ModelAnswered, said: Guidance = NOTHING, *, ends: bool = False
@@ -233,14 +242,36 @@ def passed(ctx: StepContext) -> int:
     return int(known[1]) if known[0] == hops else 0
 
 
-def is_said_by_user(message: Message) -> bool:
-    """Tell whether a person said this, and not the platform in its name."""
-    return (
-        message.role == "user"
-        and not is_hint(message)
-        and not is_summary(message)
-        and section_of(message) is None
-    )
+def said_by_users(shown: Iterable[Shown]) -> Iterator[tuple[Shown, Mapping[int, str]]]:
+    """Return each message with what a person said in it: all of it (-1), and not the platform in
+    its name, or the blocks that are answers to the model's questions.
+    """
+    asked: set[str] = set()
+    for one in shown:
+        message = one.message
+        if uses := message.tool_uses():
+            asked = {use.id for use in uses if use.name == _QUESTION}
+        yield one, _words(message, asked)
+
+
+def _words(message: Message, asked: Set[str]) -> Mapping[int, str]:
+    if message.role == "tool":
+        return {
+            at: block.content
+            for at, block in enumerate(message.content)
+            if isinstance(block, ToolResult) and block.tool_use_id in asked and not block.is_error
+        }
+    by_platform = is_hint(message) or is_summary(message) or section_of(message) is not None
+    return {} if message.role != "user" or by_platform else {-1: message.text()}
+
+
+def _with_words(message: Message, at: int, words: str) -> Message:
+    """Return a message with other words in the place of those that `said_by_users` has there."""
+    if at < 0:
+        return with_text(message, words)
+    blocks = list(message.content)
+    blocks[at] = replace(blocks[at], content=words)
+    return replace(message, content=tuple(blocks))
 
 
 def _finding(rail: Rail, where: Where, why: str, rewritten: str | None) -> Finding:

@@ -10,6 +10,7 @@ from typing import Final
 from harness_common.contracts.guardrails import JudgeRail
 from harness_common.contracts.model import Usage
 from harness_common.core.context_summary import instructions
+from harness_common.core.context_view import Shown
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.tokens import BYTES_PER_TOKEN, json_bytes, messages_tokens, text_bytes
@@ -17,7 +18,7 @@ from harness_common.core.tool_call import ENDED, CallStatus
 from harness_worker.context.summarise import MOST_CALLS
 from harness_worker.steps.compact import piece_tokens
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.guardrails import is_said_by_user, passed
+from harness_worker.steps.guardrails import passed, said_by_users
 from harness_worker.steps.judge import Judges
 from harness_worker.steps.node_model import chain_of, request_of
 from harness_worker.steps.summary_call import SummaryCalls
@@ -65,8 +66,9 @@ async def most_of_judges(ctx: StepContext) -> list[Most]:
 
 def _new_texts(ctx: StepContext) -> list[str]:
     before = passed(ctx)
-    numbered = enumerate(ctx.messages, ctx.first)
-    return [m.text() for n, m in numbered if n > before and is_said_by_user(m)]
+    numbered = (Shown(m, str(n)) for n, m in enumerate(ctx.messages, ctx.first))
+    new = (words for one, words in said_by_users(numbered) if int(one.origin) > before)
+    return [text for words in new for text in words.values()]
 
 
 def most_of_summaries(ctx: StepContext) -> list[Most]:

@@ -7,23 +7,24 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from harness_common.commands import cancel_run
 from harness_common.contracts.model import ChatRequest, ChatResult, Usage
 from harness_common.core.errors import Limited
-from harness_common.core.message import Message, Text, ToolUse
+from harness_common.core.message import Message, Text, ToolResult, ToolUse
 from harness_common.core.run import Status
 from harness_common.plugins import discover
 from harness_common.store import json_codec
 from harness_worker.runtime import Runtime
 from harness_worker.tools.catalog import Catalog
 from harness_worker.tools.registry import ToolRegistry
-from tests.store.play import Play, sql
+from tests.store.play import Play, ran, sql
 from tests.worker.runtime import FakeModels, make_runtime, say_nothing
 from tests.worker.test_handoff import put
-from tests.worker.tool_steps import a_tool, events, work
+from tests.worker.tool_steps import a_tool, asks, events, work
 
 
 class Talker(FakeModels):
@@ -407,3 +408,31 @@ async def test_an_answer_that_ends_the_run_by_a_condition_is_looked_at_too(play,
     else:
         assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
     assert "s3cret" not in str(await play.messages(run_id))
+
+
+async def test_an_answer_to_a_question_is_said_by_a_user_too(play, db):
+    rails = {"input": [{"kind": "pii", "kinds": ["email"], "action": "rewrite"},
+                       {"kind": "judge", "agent": "critic"}]}  # fmt: skip
+    verdicts = ['{"ok": true}', '{"ok": true}', '{"ok": true}', '{"ok": false}', '{"ok": true}']
+    runtime, talker = await guarded(play, db, rails, "thanks", "hello", verdicts=verdicts)
+    await put(play, "critic")
+
+    async def answered(text: str) -> UUID:
+        run_id: UUID = await play.start("hi")
+        await play.step(run_id, asks(("ask_user", {"question": "your address?"}), ("look", {})))
+        await play.step(run_id, ran(text, "ann@example.com"))
+        await work(runtime, play, run_id)
+        return run_id
+
+    run_id = await answered("it is ann@example.com")
+    assert (await play.read(run_id)).state.output == "thanks"
+    results = [b for b in talker.asked[-1].messages[-1].content if isinstance(b, ToolResult)]
+    assert [b.content for b in results] == ["it is [email]", "ann@example.com"]
+    assert "it is [email]" in talker.asked[1].messages[0].text(), "the judge has read it, too"
+    run_id = await answered("do bad things")
+    refused = await play.read(run_id)
+    assert refused.state.stop_reason == "guardrail_blocked"
+    run_id = await play.start("and now?", session_id=refused.session_id)
+    await work(runtime, play, run_id)
+    assert (await play.read(run_id)).state.output == "hello"
+    assert "bad things" not in str(talker.asked[-1].messages)

@@ -262,7 +262,9 @@ def history(t: Tables, p: Params) -> list[Row]:
                 "context": context,
                 "n": m["n"],
                 "body": json_codec.dumps_text(m["body"]),
-                "refused": refused is not None and m["n"] >= refused and m["role"] == "user",
+                "refused": refused is not None
+                and m["n"] >= refused
+                and m["role"] in {"user", "tool"},
             }
             for m in shown
         ] + out

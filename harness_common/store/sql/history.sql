@@ -10,7 +10,7 @@ WITH RECURSIVE chain AS (
     FROM chain JOIN runs r ON r.tenant_id = %(tenant_id)s AND r.id = chain.prev_run_id
     WHERE chain.context IS NULL OR chain.context->>'history_from' IS NOT NULL
 )
-SELECT chain.id AS run_id, chain.context, m.n, m.body::text AS body, coalesce(m.n >= chain.refused AND m.role = 'user', false) AS refused
+SELECT chain.id AS run_id, chain.context, m.n, m.body::text AS body, coalesce(m.n >= chain.refused AND m.role IN ('user', 'tool'), false) AS refused
 FROM chain JOIN messages m ON m.tenant_id = %(tenant_id)s AND m.run_id = chain.id
 WHERE m.n >= coalesce((chain.context->>'from')::int, 1)
 ORDER BY chain.depth DESC, m.n
