@@ -104,6 +104,7 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
 _REASON_OF: Final = {
     "CHILD_FAILED": StopReason.CHILD_FAILED,
     GuardrailBlocked.code: StopReason.GUARDRAIL_BLOCKED,
+    **{str(r).upper(): r for r in (StopReason.TOKEN_BUDGET, StopReason.COST_BUDGET)},
 }
 
 

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatRequest, ChatResult, Model, ToolDef
-from harness_common.core.budget import Spent
+from harness_common.core.budget import FREE, Limits, Spent, exceeded
 from harness_common.core.errors import Permanent
 from harness_common.core.fallback import options_for
 from harness_common.core.history import repaired
@@ -56,6 +56,9 @@ class Turns:
     """Told what an answer of ours has cost that is on record now."""
     found: Callable[[Spent], None] = lambda _: None
     """Told the same of one that was on record already."""
+    limits: Limits = field(default_factory=Limits)
+    before: Spent = FREE
+    """What the run has used before this turn."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
@@ -85,6 +88,7 @@ class Turns:
             response, tell = _RESPONSE.validate_json(found["response"]), self.found
             cost_usd = float(found.get("cost_usd", b"0"))
         else:
+            self._may_ask()
             asked = model.answer if isinstance(model, OurModel) else partial(_theirs, model)
             response, cost_usd = await asked(*args, **more)
             kept = [
@@ -98,6 +102,16 @@ class Turns:
         self.input_tokens += response.usage.input_tokens
         self.output_tokens += response.usage.output_tokens
         return response
+
+    def _may_ask(self) -> None:
+        """Raise when the run has no budget left: an agent within a tool asks as often as it likes
+        in one turn.
+        """
+        used = self.before + Spent(self.input_tokens, self.output_tokens, self.cost_usd)
+        reason = exceeded(self.limits, used.input_tokens + used.output_tokens, used.cost_usd)
+        if reason is not None:
+            told = "the model was not asked: the budget is used up"
+            raise Permanent(told, code=reason.upper())
 
 
 async def _theirs(model: AgentsModel, *args: Any, **more: Any) -> tuple[ModelResponse, float]:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from agents import ModelSettings
+from agents import Usage as AgentsUsage
 from agents.models.interface import Model as AgentsModel
 from openai.types.responses import ResponseFunctionToolCall
 
 from harness_api.client import AsyncClient
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatResult, Usage
+from harness_common.core.budget import Limits, Spent
 from harness_common.core.errors import Limited, Permanent, Transient
+from harness_common.core.inputs import StepFailed
 from harness_common.core.message import Message, Text, ToolUse
+from harness_common.core.retry import classify
+from harness_common.core.run import RunState, Status
+from harness_common.core.step_rules import step_failed
 from harness_common.settings import FrameworkSettings
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
@@ -297,3 +304,24 @@ async def test_a_model_of_another_provider_is_given_none_of_the_agents_options()
         model = OurModel(Scripted("x"), name, spec, 1, sample)
         await model.get_response(None, "hi", ModelSettings(), [], None, [], None)
     assert [dict(one.options) for one in asked] == [{"reasoning_effort": "low"}, {}]
+
+
+async def test_a_budget_holds_between_the_answers_of_one_turn():
+    """An agent within a tool asks as often as it likes."""
+
+    class Paid(Echo):
+        async def get_response(self, *asked, **more):
+            answer = await super().get_response(*asked, **more)
+            return replace(answer, usage=AgentsUsage(requests=1, input_tokens=2, output_tokens=1))
+
+    store: Any = Kept()
+    turns = Turns(store, "t", 1, limits=Limits(max_tokens=8), before=Spent(2, 1))
+    for _ in range(2):
+        await turns.answer(Paid(), "hi")
+    with pytest.raises(Permanent, match="budget") as caught:
+        await turns.answer(Paid(), "hi")
+    failed = StepFailed(classify(caught.value), datetime.now(UTC))
+    state = RunState(status=Status.RUNNING, claimed=True, started=True)
+    assert (
+        step_failed(state, failed, failed.started_at).state.stop_reason == "token_budget_exceeded"
+    )
