@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from harness_common.contracts.model import ChatRequest, Model, Usage
-from harness_common.core.budget import Spent, with_spent
-from harness_common.core.errors import HarnessError
+from harness_common.core.budget import Spent, exceeded, with_spent
+from harness_common.core.errors import HarnessError, Permanent
 from harness_common.core.message import user
 from harness_common.core.step import Compacted
 from harness_common.core.values import replace
@@ -60,8 +60,15 @@ class SummaryCalls:
         return self.summary_tokens + (self.ctx.spec.max_output_tokens if thinks else 0)
 
     async def ask(self, system: str, question: str) -> Said:
-        """Ask for one summary; raises what `Model.chat` raises."""
-        spec = self.ctx.spec
+        """Ask for one summary; raises what `Model.chat` raises, and `Permanent` when the run has no
+        budget left for it.
+        """
+        spec, state = self.ctx.spec, self.ctx.run.state
+        tokens = state.input_tokens + state.output_tokens
+        tokens += self.used.input_tokens + self.used.output_tokens
+        if reason := exceeded(state.limits, tokens, state.cost_usd + self.cost_usd):
+            told = "the model was not asked: the budget is used up"
+            raise Permanent(told, code=reason.upper())
         options = {k: v for k, v in spec.model_options.items() if k not in _OF_STEPS}
         request = ChatRequest(
             model=self.name.partition("/")[2],

@@ -142,3 +142,18 @@ async def test_options_of_the_agents_own_answers_do_not_spoil_its_summaries(db, 
     assert "response_format" not in asked
     # A model that thinks before it answers needs room for both.
     assert asked["max_tokens"] == 200 + 100
+
+
+async def test_a_compaction_asks_for_no_summary_that_the_run_has_no_budget_for(db, play):
+    server = CountingServer(36)
+    async with open_bench(db, play, server) as bench:
+        rules = {**SMALL, "window_tokens": 2_500, "summary_tokens": 100}
+        await bench.agent(context=rules, max_tokens_total=1_500)
+        run_id = await bench.start("Count the cars. " * 1_200)
+        while (run := await play.read(run_id)).state.status is Status.RUNNING:
+            await answer(bench.runtime, play.tenant_id, run_id, run.version)
+        assert run.state.stop_reason == "token_budget_exceeded"
+        (compacted,) = await bench.payloads(run_id, "context.compacted")
+    assert compacted["how"] == "extracted"
+    assert compacted["note"].startswith("TOKEN_BUDGET_EXCEEDED")
+    assert len(server.summary_bodies) <= 2
