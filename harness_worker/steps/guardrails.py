@@ -54,6 +54,8 @@ _REMOVED: Final = "[removed]"
 _QUESTION: Final = "ask_user"
 _BY_FORM: Final = (DenyRail, LengthRail, PiiRail, SchemaRail)
 """Rails that need nothing but the text: asking them again costs nothing and gives the same."""
+_OF_ANSWERS: Final = (LengthRail, SchemaRail, JudgeRail)
+"""Rails that say what an answer has to be; the others say what nobody may keep."""
 _NO_ANSWER: Final = ModelAnswered(Message("assistant", ()), "stop", "")
 
 
@@ -144,17 +146,19 @@ class Rails:
         """Return a final answer as it may be given, with what the rails say of it.
 
         `said` is what the contract says of the answer: what it makes of it is looked at as it is
-        given, and what it asks for again is no final answer. One that asks for tools is final when
-        the run `ends` with it.
+        given, and one that it does not take is kept, but need not be what an answer has to be. One
+        that asks for tools is final when the run `ends` with it.
         """
         rails, self._answered = self.ctx.spec.guardrails, answer
         asks = answer.message.has_tool_uses()
         is_final = ends or (answer.finish in {"stop", "length", "tool_calls"} and not asks)
-        if not rails.output or not is_final or said.again or said.stop:
+        if not rails.output or not is_final:
             return self._with_costs(answer)
         message, given = answer.message, said.output
         asked = self.ctx.run.state.memo.get(ASKED_AGAIN, 0)
         for rail in rails.output:
+            if (said.again or said.stop) and isinstance(rail, _OF_ANSWERS):
+                continue
             finding = await self._given(rail, message.text(), given)
             if finding is None:
                 continue
@@ -321,6 +325,18 @@ def _looked_within(rail: DenyRail | PiiRail, text: str) -> tuple[str, str]:
         return _looked(rail, text)
     why, rewritten = _looked(rail, cleaned if found else text)
     return why or "".join(found[:1]), rewritten
+
+
+def blotted(rails: Iterable[Rail], text: str) -> str:
+    """Return a text without what rails find by its form, for records beside the answer itself;
+    also where a piece of JSON is cut, so that nobody can parse it.
+    """
+    for rail in rails:
+        if isinstance(rail, DenyRail | PiiRail):
+            plain = text.replace("\\n", "\n").replace("\\t", "\t")
+            why, found = _looked(rail, plain)
+            text = found if why else text
+    return text
 
 
 def _misfit(rail: SchemaRail, text: str) -> str:

@@ -436,3 +436,30 @@ async def test_an_answer_to_a_question_is_said_by_a_user_too(play, db):
     await work(runtime, play, run_id)
     assert (await play.read(run_id)).state.output == "hello"
     assert "bad things" not in str(talker.asked[-1].messages)
+
+
+@pytest.mark.parametrize("action", ["rewrite", "block"])
+async def test_an_answer_that_has_not_its_form_is_not_kept_as_it_was_either(play, db, action):
+    rails = {"output": [{"kind": "deny", "patterns": ["s3cret"], "action": action}]}
+    runtime, talker = await guarded(play, db, rails, *["it is s3cret"] * 3)
+    await spec_of(db, output_schema=NOTE)
+    run_id = await play.start("what is it?")
+    while (state := (await play.read(run_id)).state).status is Status.RUNNING:
+        await work(runtime, play, run_id)
+    assert state.status is Status.FAILED
+    assert "s3cret" not in str(await play.messages(run_id))
+    assert "s3cret" not in str(state.error)
+    assert "s3cret" not in str(talker.asked[-1].messages)
+
+
+async def test_the_record_of_a_repair_holds_nothing_that_a_rail_took_out(play, db):
+    rails = {"output": [{"kind": "pii", "kinds": ["credit_card"], "action": "rewrite"}]}
+    said = '```json\n{"note": "paid\\n4111 1111 1111 1111",}\n```'
+    runtime, _ = await guarded(play, db, rails, said)
+    await spec_of(db, output_schema=NOTE)
+    run_id = await play.start("how was it paid?")
+    await work(runtime, play, run_id)
+    assert (await play.read(run_id)).state.output == '{"note":"paid\\n[credit_card]"}'
+    (repaired,) = await events(play, run_id, "answer.repaired")
+    assert "[credit_card]" in str(repaired["payload"])
+    assert "1111" not in str(await play.events(run_id))
