@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -205,7 +206,7 @@ async def _one_step(
     except (LostOwnership, DatabaseUnavailable, NewerVersion):
         raise
     except Exception as error:  # noqa: BLE001 - classified in one place, recorded on the run
-        outcome = _failed(run, error, started_at, held.paid)
+        outcome = _failed(run, error, started_at, held, calls)
     if isinstance(outcome, Released):
         keep = None
     seen.ran(outcome)
@@ -218,7 +219,7 @@ async def _one_step(
         except Exception as error:  # noqa: BLE001 - see the next line
             # What the step gave cannot be written: that ends the run, rather than repeat it for
             # ever.
-            failed = _failed(run, error, started_at, held.paid)
+            failed = _failed(run, error, started_at, held, calls)
             return await commit([failed], now=runtime.clock.now())
 
 
@@ -251,17 +252,24 @@ def _turn_is_over(runtime: Runtime, claimed: Claimed, run: StoredRun) -> bool:
     return (runtime.clock.now() - turn_at).total_seconds() >= runtime.settings.worker.turn_s
 
 
-def _failed(run: StoredRun, error: Exception, started_at: datetime, paid: Spent) -> StepFailed:
+def _failed(
+    run: StoredRun,
+    error: Exception,
+    started_at: datetime,
+    held: Held,
+    calls: Sequence[Mapping[str, Any]],
+) -> StepFailed:
     """Make the input of an attempt that raised; what nobody named is logged with its trace. What
-    was `paid` in it is charged unless the error says itself what it has cost.
+    was paid in it is charged unless the error says itself what it has cost.
     """
     if not isinstance(error, HarnessError):
         log.error(
             "step.crashed", run_id=encode("run", run.id), step=run.state.step + 1, exc_info=error
         )
     own_place = isinstance(error, Limited) and error.error_code == "STEP_RATE"
-    failure = _charged(_without_secrets(run, classify(error)), paid)
-    return StepFailed(failure, started_at, 0.0 if own_place else random.random())
+    failure = _charged(_without_secrets(run, classify(error)), held.paid)
+    jitter = 0.0 if own_place else random.random()
+    return StepFailed(failure, started_at, jitter, _kept(held, calls))
 
 
 def _charged(failure: Failure, paid: Spent) -> Failure:
@@ -295,7 +303,8 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
     except TimeoutError:
         # At the run's own deadline the rules end the run, whatever kind of failure this is.
         failure = Failure("transient", "STEP_TIMEOUT", f"the step took longer than {limit_s:g} s")
-        return StepFailed(_charged(failure, held.paid), ctx.started_at, random.random())
+        failure, kept = _charged(failure, held.paid), _kept(held, ctx.calls)
+        return StepFailed(failure, ctx.started_at, random.random(), kept)
     except CancelAsked:
         return _stopped(held, ctx)
     except asyncio.CancelledError:
@@ -305,7 +314,8 @@ async def _run_step(runtime: Runtime, held: Held, ctx: StepContext) -> Input:
         if current is not None and current.cancelling():
             raise
         failure = Failure("transient", "STEP_INTERRUPTED", "the step was cancelled from within")
-        return StepFailed(_charged(failure, held.paid), ctx.started_at, random.random())
+        failure, kept = _charged(failure, held.paid), _kept(held, ctx.calls)
+        return StepFailed(failure, ctx.started_at, random.random(), kept)
     finally:
         held.task = None
 
@@ -329,12 +339,17 @@ def _cancelled(held: Held, ctx: StepContext) -> StepDone:
     """End a step that nobody goes on with, with what its answers of models have cost: also those
     that the ledger has, since no step counts them any more.
     """
+    return StepDone(StepCancelled(spent=held.paid, kept=_kept(held, ctx.calls)), ctx.started_at)
+
+
+def _kept(held: Held, calls: Sequence[Mapping[str, Any]]) -> Spent:
+    """Return what those answers of models of the step have cost that are on record."""
     kept = held.kept
-    for row in ctx.calls:
+    for row in calls:
         if row["name"] == MODEL_CALL and CallStatus(row["status"]) in ENDED:
             tokens = row["input_tokens"], row["output_tokens"]
             kept += Spent(*tokens, row["cost_usd"] or 0.0)
-    return StepDone(StepCancelled(spent=held.paid, kept=kept), ctx.started_at)
+    return kept
 
 
 def _after_commit(runtime: Runtime, run: StoredRun, applied: Applied, tail: Tail) -> None:

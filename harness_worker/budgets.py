@@ -12,19 +12,21 @@ from typing import Final
 from uuid import UUID
 
 from harness_common.contracts.model import Usage
+from harness_common.core.context_prompt import tools_tokens
 from harness_common.core.errors import Limited, LostOwnership, Permanent
-from harness_common.core.message import message_chars
 from harness_common.core.step import COMPACT, MODEL, NODE
+from harness_common.core.tokens import bytes_to_tokens, json_bytes, messages_tokens, text_tokens
 from harness_common.store.db import Row, run_sql
 from harness_common.store.rows import StoredRun
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.most import (
-    CHARS_PER_TOKEN,
     Most,
+    most_of,
     most_of_judges,
     most_of_nodes,
     most_of_summaries,
 )
+from harness_worker.steps.registry import registry_of
 
 _LOOK_AGAIN_S: Final = 60.0
 """A limit may be raised at any time: a run that waits for tomorrow looks again this often."""
@@ -71,7 +73,7 @@ async def _estimate(ctx: StepContext) -> tuple[int, float]:
     if kind == NODE:
         return most_of_nodes(ctx)
     if kind == MODEL:
-        tokens, cost_usd = _most_of_answer(ctx)
+        tokens, cost_usd = await _most_of_answer(ctx)
         others = await most_of_judges(ctx)
     elif kind == COMPACT:
         others = most_of_summaries(ctx)
@@ -80,16 +82,20 @@ async def _estimate(ctx: StepContext) -> tuple[int, float]:
     return tokens, cost_usd + sum(prices.cost_usd(name, usage) or 0.0 for name, usage in others)
 
 
-def _most_of_answer(ctx: StepContext) -> tuple[int, float]:
+async def _most_of_answer(ctx: StepContext) -> tuple[int, float]:
     """Return what the answer of the agent's own model, or of the dearest that may stand in for it,
-    may take.
+    may take: all of its prompt, tools and what is remembered too.
     """
-    chars = len(ctx.spec.system) + sum(message_chars(m) for m in ctx.history + ctx.messages)
-    tokens_in, tokens_out = chars // CHARS_PER_TOKEN + 1, ctx.spec.max_output_tokens
+    spec, registry = ctx.spec, await registry_of(ctx)
+    tools = [registry.get(name).spec for name in spec.tools if name in registry]
+    estimated = text_tokens(spec.system) + tools_tokens(tools)
+    estimated += messages_tokens(ctx.history + ctx.messages)
+    estimated += spec.memory.recall_tokens if spec.memory else 0
+    estimated += bytes_to_tokens(json_bytes(spec.output_schema)) if spec.output_schema else 0
+    usage = Usage(most_of(estimated), spec.max_output_tokens)
     prices = ctx.runtime.models.prices
-    usage = Usage(tokens_in, tokens_out)
-    cost_usd = max(prices.cost_usd(name, usage) or 0.0 for name in ctx.spec.models)
-    return tokens_in + tokens_out, cost_usd
+    cost_usd = max(prices.cost_usd(name, usage) or 0.0 for name in spec.models)
+    return usage.input_tokens + usage.output_tokens, cost_usd
 
 
 def _refusal(row: Row, tokens: int, cost_usd: float, who: UUID) -> Limited | Permanent:

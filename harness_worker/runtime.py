@@ -122,6 +122,10 @@ class Held:
         """Note that answers that were paid for are on record."""
         self.paid, self.kept = self.paid - spent, self.kept + spent
 
+    def find(self, spent: Spent) -> None:
+        """Note that answers of an earlier attempt at the step were on record."""
+        self.kept += spent
+
     def stop_asked(self) -> bool:
         """Tell whether the step was interrupted on purpose."""
         return self.cancel_requested or self.release_asked

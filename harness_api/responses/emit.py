@@ -86,7 +86,9 @@ class Emitter:
     _step: int = 0
     """The last step that answered: live text of it comes too late."""
     _ghosts: int = 0
-    """Items of failed attempts that this stream has shown."""
+    """Items that this stream has shown and that are not part of the response."""
+    _final: int | None = None
+    """Where the text of the last answer stands in the output, if it asked for nothing more."""
     _clients: set[str] = field(default_factory=set)
     """Calls (`step.index`) that the client is to carry out."""
     _open: _Open | None = None
@@ -134,23 +136,41 @@ class Emitter:
             yield from self._delta(text[sent - at :])
 
     def output_text(self, text: str | None) -> Iterator[Event]:
-        """Show the run's own output where it is not the model's last text."""
+        """Show the run's own output where it is not the model's last text: what was made of an
+        answer stands in its place, since clients join the texts that they find.
+        """
         last = next((i for i in reversed(self.output) if i["type"] == "message"), None)
         shown = "".join(part["text"] for part in last["content"]) if last else ""
         if text and text != shown:
+            self._take_back()
             yield from self._whole(f"msg_{self.ref.run_id.hex}_output", text)
+
+    def _take_back(self) -> None:
+        """Leave the text of the last answer out of the response; the stream has shown it."""
+        if self._final is not None:
+            del self.output[self._final]
+            self._ghosts += 1
+        self._final = None
 
     def _answered(self, fact: Answered) -> Iterator[Event]:
         text = fact.message.text()
         self._pay(fact)
         yield from self._restarted(fact.restarts)
-        if self._open is not None and not text.startswith(self._open.sent):
+        shown = self._open.sent if self._open is not None else ""
+        # What a node says is shown while it is said, and need not be what its graph gives: whether
+        # it was seen or not, the numbers are the same.
+        if not (text.startswith(shown) and text.startswith(fact.node or "")):
             yield from self._failed()
         if text:
             if self._open is None:
                 yield from self._begin(fact.step)
             yield from self._finish(text)
         self._step, self._attempt, self._restarts = fact.step, 0, 0
+        self._final = len(self.output) - 1 if text else None
+        if not fact.counts:
+            self._take_back()
+        elif fact.message.has_tool_uses():
+            self._final = None
         for index, use in enumerate(fact.message.tool_uses()):
             if use.name in self.client_tools:
                 yield from self._call(CallRef(self.ref.run_id, fact.step + 1, index), use)

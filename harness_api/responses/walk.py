@@ -11,8 +11,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_api.responses.ids import Ref
+from harness_common.contracts.action import is_from_text
 from harness_common.core import events as ev
 from harness_common.core.budget import spent_by
+from harness_common.core.graph import MODEL_CALL
 from harness_common.core.message import Json, Message, from_json
 from harness_common.core.run import Status
 from harness_common.store.db import Database, Row
@@ -20,6 +22,7 @@ from harness_common.store.run_reads import read_events, read_messages, read_tool
 
 _PAGE: Final = 200
 _FAILED: Final = frozenset({ev.STEP_FAILED, ev.RUN_RECOVERED})
+_OF_CONTEXT: Final = frozenset({ev.CONTEXT_FULL, ev.CONTEXT_COMPACTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class Answered:
     output_tokens: int
     restarts: int = 0
     """How many models before had begun to show an answer in this step."""
+    counts: bool = True
+    """Whether its text is one for a reader: not when another was asked for, or it is a call."""
+    node: str | None = None
+    """What the one model node of a graph's step said, which was shown while it was said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +121,26 @@ class Walk:
         if kind == ev.MODEL_ANSWERED:
             message, restarts = await self._message(step), payload.get("restarts", 0)
             tokens = payload["input_tokens"], payload["output_tokens"]
-            return Answered(step, message, *tokens, restarts)
+            counts = not payload.get("again") and not any(map(is_from_text, message.tool_uses()))
+            node = await self._node(step) if "call" in payload else None
+            return Answered(step, message, *tokens, restarts, counts, node)
         if kind == ev.STEP_COMPLETED and payload.get("calls"):
             return Ran(step, await self._calls(step))
         if kind in _FAILED:
             detail = payload.get("error", {}).get("detail") or {}
             return Failed(step, detail.get("restarts", 0), *_spent(detail))
-        if kind == ev.CONTEXT_FULL and any(tokens := _spent(payload)):
-            return Paid(*tokens)
-        if kind == ev.CONTEXT_COMPACTED and "input_tokens" in payload:
-            return Paid(payload["input_tokens"], payload["output_tokens"])
+        if kind in _OF_CONTEXT:
+            return _paid(kind, payload)
         if kind == ev.RUN_WAITING and payload.get("for") == "input":
             return Asks([c for c in payload["calls"] if c["kind"] == "input"])
         if kind in ev.TERMINAL_EVENTS:
             return Ended(Status(payload["status"]))
         return None
+
+    async def _node(self, step: int) -> str | None:
+        """Return the answer of a graph's step if it has one alone: several are not streamed."""
+        said = [row["result"] for row in await self._calls(step) if row["name"] == MODEL_CALL]
+        return said[0] or "" if len(said) == 1 else None
 
     async def _calls(self, step: int) -> list[Row]:
         return await read_tool_calls(
@@ -156,6 +168,15 @@ class Walk:
                     return from_json(row["body"])
             if len(rows) < _PAGE:
                 return Message("assistant", ())
+
+
+def _paid(kind: str, payload: Json) -> Paid | None:
+    """Return what a prompt that was full, or its compaction, has cost."""
+    if kind == ev.CONTEXT_FULL and any(tokens := _spent(payload)):
+        return Paid(*tokens)
+    if kind == ev.CONTEXT_COMPACTED and "input_tokens" in payload:
+        return Paid(payload["input_tokens"], payload["output_tokens"])
+    return None
 
 
 def _spent(said: Json) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.output import check_output_schema
 from harness_common.contracts.request_options import options_of
 from harness_common.core.budget import Limits
-from harness_common.core.errors import Conflict, NotFound
+from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.message import Json, Trust, user
 from harness_common.core.run import RunState, Status
@@ -58,6 +58,11 @@ async def start_in(
     spec = AgentSpec.model_validate(begun["spec"])
     if (options := options_of(request.overrides)) is not None:
         options.check(spec.tools)
+    if spec.foreign is not None and request.output_schema is not None:
+        raise Invalid(
+            f"Harness does not hold an agent of kind {spec.kind} to an output_schema",
+            field="output_schema",
+        )
     limits = _limits(spec, request, begun["now"])
     state = RunState(
         limits=limits,

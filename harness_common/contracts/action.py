@@ -17,7 +17,7 @@ from harness_common.contracts.repair.log import ABSENT, Log, Repair
 from harness_common.contracts.repair.names import find_name, plain_name
 from harness_common.contracts.repair.numbers import read_number
 from harness_common.contracts.repair.text import Unreadable, read_object
-from harness_common.core.message import Json
+from harness_common.core.message import Json, ToolUse
 
 RESPOND: Final = "respond_directly"
 MAX_THOUGHT_CHARS: Final = 100
@@ -34,6 +34,16 @@ _INPUT: Final = (
 _CONFIDENCE: Final = ("certainty", "score", "conf", "probability", "置信度")
 _LEVELS: Final = {"very high": 0.95, "high": 0.9, "medium": 0.6, "moderate": 0.6, "low": 0.2,
                   "very low": 0.1, "高": 0.9, "中": 0.6, "低": 0.2}  # fmt: skip
+
+
+CALL_OF_ACTION: Final = "action_"
+CALL_OF_TEXT: Final = "text_"
+"""How the ids of calls begin that were read out of an answer's text."""
+
+
+def is_from_text(use: ToolUse) -> bool:
+    """Tell whether the text beside a call is the call itself."""
+    return use.id.startswith((CALL_OF_ACTION, CALL_OF_TEXT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ _OF_A_LOOP: Final = (
     "tool_choice", "stop_when", "guardrails", "handoffs", "memory", "skills", "loop_guards",
 )  # fmt: skip
 """What only an agent that asks its model in a loop can follow."""
+_OF_OUR_ANSWERS: Final = ("tool_choice", "stop_when", "guardrails", "handoffs", "output_schema")
+"""What is held to when a model of ours answers in our loop or graph, and in no framework's."""
 _GRAPH_TURNS: Final = 10_000
 """Model answers of a graph run: its own caps say how much it does."""
 
@@ -132,6 +134,11 @@ class AgentSpec(BaseModel):
                 "openai_agents has it, no other has"
             )
         return self
+
+    def not_held_to(self) -> tuple[str, ...]:
+        """Name the fields that nothing of ours can hold an agent of this kind to."""
+        names = _OF_OUR_ANSWERS if self.foreign is not None else ()
+        return tuple(name for name in names if self._says(name))
 
     @property
     def models(self) -> tuple[str, ...]:

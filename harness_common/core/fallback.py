@@ -7,10 +7,11 @@ another one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
+from harness_common.core.message import Json
 
 PATIENCE_S: Final = 10.0
 """A rate limit that ends so soon is waited for; the next model is another one, after all."""
@@ -24,6 +25,8 @@ CANNOT_SERVE: Final = frozenset(
 )
 """Permanent failures that say nothing against the request."""
 _OVERLOADED: Final = frozenset({503, 529})
+_OF_EVERY_PROVIDER: Final = frozenset({"attempt", "script"})
+"""Model options that a model of another provider than the agent's own is given too."""
 MODEL_PREFIX: Final = "model:"
 """What begins the names of models among those of tools, which have no colon."""
 
@@ -34,6 +37,13 @@ def model_key(name: str) -> str:
     It is the tenant's own, like those of its tools: nobody's timeouts close a model to others.
     """
     return MODEL_PREFIX + name
+
+
+def options_for(name: str, whose: str, options: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return those of the options of the model `whose` that the model `name` may be given."""
+    if name.partition("/")[0] == whose.partition("/")[0]:
+        return options
+    return {k: v for k, v in options.items() if k in _OF_EVERY_PROVIDER}
 
 
 def is_fault(error: HarnessError) -> bool:

@@ -67,6 +67,8 @@ def _answered(outcome: CallOutcome, number: int) -> Event:
         "cost_usd": outcome.cost_usd,
         "tools": [],
     }
+    if outcome.restarts:
+        payload["restarts"] = outcome.restarts
     if (outcome.served_by or "").startswith("scripted/"):
         payload["scripted"] = True
     return Event(ev.MODEL_ANSWERED, payload, number)

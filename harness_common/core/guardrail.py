@@ -24,7 +24,12 @@ Action = Literal["block", "rewrite", "ask_again"]
 Where = Literal["input", "output"]
 ASKED_AGAIN: Final = "rail_asked"
 """The key of `RunState.memo`: how often guardrails have asked for another answer."""
+REFUSED_FROM: Final = "refused_from"
+"""The key of `RunState.memo`: the number of the message that a guardrail refused. Later runs of the
+session are shown nothing that users said from there on (`history.sql` reads it).
+"""
 WITHHELD: Final = "[This answer was withheld by a guardrail.]"
+NOT_SHOWN: Final = "[This message was withheld by a guardrail.]"
 
 
 class GuardrailBlocked(Permanent):
@@ -51,12 +56,20 @@ class Finding:
         return {"rail": self.rail, "where": self.where, "action": self.action, "why": self.why}
 
 
-def blocked(finding: Finding, spent: Mapping[str, Json] | None = None) -> GuardrailBlocked:
-    """Return the error that ends the run before its model is asked; `spent` is what judges have
-    cost until then (`input_tokens`, `output_tokens`, `cost_usd`).
+def blocked(
+    finding: Finding, message: int, spent: Mapping[str, Json] | None = None
+) -> GuardrailBlocked:
+    """Return the error that ends the run before its model is asked with this message of it; `spent`
+    is what judges have cost until then (`input_tokens`, `output_tokens`, `cost_usd`).
     """
     more: dict[str, Json] = {"spent": dict(spent)} if spent else {}
-    return GuardrailBlocked(explained(finding), **finding.to_json(), **more)
+    return GuardrailBlocked(explained(finding), **finding.to_json(), message_n=message, **more)
+
+
+def refused_from(code: str, detail: Json) -> dict[str, Json]:
+    """Return what a run remembers of the failure that ends it: what later runs are not shown."""
+    number = detail.get("message_n") if isinstance(detail, Mapping) else None
+    return {} if code != GuardrailBlocked.code or number is None else {REFUSED_FROM: number}
 
 
 def explained(finding: Finding) -> str:

@@ -35,6 +35,10 @@ class StepFailed:
     failure: Failure
     started_at: datetime
     jitter: float = 1.0
+    kept: Spent = FREE
+    """What answers of models have cost that are on record: whoever does the step anew counts them,
+    and a run that ends here does it now.
+    """
 
 
 @dataclass(frozen=True, slots=True)

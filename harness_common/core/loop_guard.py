@@ -117,12 +117,15 @@ def repeated_failures(
     memo: Mapping[str, Json], calls: Sequence[tuple[str, Json]], rules: LoopRules
 ) -> list[int]:
     """Return which of the calls that are asked for (tool, arguments) have failed in the same way in
-    each of the last two rounds: making them a third time tells nothing new.
+    each of the last two rounds: making them a third time tells nothing new, unless something was
+    changed beside them (a file is mended, its test runs again).
     """
     memory = _Memory.from_json(memo.get(LOOP))
     if not rules.block_repeats or len(memory.rounds) < 2:
         return []
     last, before = memory.rounds[-1], memory.rounds[-2]
+    if any(_changed(t) and not any(_same_call(t, b) for b in before) for t in last):
+        return []
     wanted = [(tool_digest(tool), exact_digest(arguments)) for tool, arguments in calls]
     dead = {
         (t.tool, t.exact)
@@ -138,6 +141,10 @@ def last_result(memo: Mapping[str, Json], tool: str, arguments: Json) -> Trace |
     rounds = _Memory.from_json(memo.get(LOOP)).rounds
     key = (tool_digest(tool), exact_digest(arguments))
     return next((t for t in rounds[-1] if (t.tool, t.exact) == key), None) if rounds else None
+
+
+def _changed(call: Trace) -> bool:
+    return bool(call.marks & Mark.EFFECT) and not call.marks & Mark.FAILED
 
 
 def _same_call(a: Trace, b: Trace) -> bool:

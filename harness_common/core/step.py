@@ -169,6 +169,8 @@ class CallOutcome:
     """Until when later calls of the session may use this result."""
     served_by: str | None = None
     """The fallback tool that was called in place of the one asked for."""
+    restarts: int = 0
+    """Of a model node: how many models before the one that answered had begun to show an answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from harness_common.core.events import Event
 from harness_common.core.foreign_rules import foreign_stepped
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.graph_rules import nodes_done
-from harness_common.core.guardrail import GuardrailBlocked
+from harness_common.core.guardrail import GuardrailBlocked, refused_from
 from harness_common.core.guidance import NOTHING, Guidance, remembered
 from harness_common.core.inputs import Input, StepDone, StepFailed
 from harness_common.core.message import Json, Message, ToolResult, Trust
@@ -80,17 +80,20 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
         if failure.code == GuardrailBlocked.code:
             events = (*events, Event(ev.GUARDRAIL_BLOCKED, failure.detail, number))
         free = charged(free, spent_by(failure.detail))
+    ended = charged(free, one.kept)
     if state.cancel_requested:
-        return then(events, cancelled(free))
+        return then(events, cancelled(ended))
     if past_deadline(state, now):
-        return then(events, give_up(free, StopReason.DEADLINE))
+        return then(events, give_up(ended, StopReason.DEADLINE))
     if wait_s is None:
         reason = _end_reason(failure)
-        return then(events, end(replace(free, error=failure.to_json()), Status.FAILED, reason))
+        return then(events, end(replace(ended, error=failure.to_json()), Status.FAILED, reason))
     over = exceeded(free.limits, free.input_tokens + free.output_tokens, free.cost_usd)
     if over is not None:  # trying again would cost what is no longer there
-        return then(events, give_up(free, over))
+        return then(events, give_up(ended, over))
     until = now + timedelta(seconds=wait_s)
+    if state.limits.deadline is not None and until > state.limits.deadline:
+        return then(events, give_up(ended, StopReason.DEADLINE))
     why = "rate_limited" if failure.category == "limited" else "retry"
     waiting = {"for": why, "code": failure.code, "message": failure.message}
     if failure.scope:
@@ -101,6 +104,7 @@ def step_failed(state: RunState, one: Input, now: datetime) -> Transition:
 _REASON_OF: Final = {
     "CHILD_FAILED": StopReason.CHILD_FAILED,
     GuardrailBlocked.code: StopReason.GUARDRAIL_BLOCKED,
+    **{str(r).upper(): r for r in (StopReason.TOKEN_BUDGET, StopReason.COST_BUDGET)},
 }
 
 
@@ -118,7 +122,7 @@ def _memo_after(state: RunState, one: StepFailed) -> dict[str, Json]:
     memo = {name: value for name, value in state.memo.items() if name != PERMIT}
     if one.failure.permit is not None:
         memo[PERMIT] = one.failure.permit
-    return memo
+    return memo | refused_from(one.failure.code, one.failure.detail)
 
 
 def step_done(state: RunState, one: Input, now: datetime) -> Transition:
@@ -379,6 +383,8 @@ def _answer_summary(answer: ModelAnswered, turn: int) -> dict[str, Json]:
     out |= {n: v for n in _OF_CACHES if (v := getattr(answer, n))}
     if answer.restarts:
         out["restarts"] = answer.restarts
+    if answer.guidance.again:
+        out["again"] = True  # it was no final answer after all: another one was asked for
     if answer.scripted:
         out["scripted"] = True
     if answer.first_token_ms is not None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.output import check_output_schema
-from harness_common.core.errors import Conflict, NotFound
+from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
 from harness_common.store.core_sql import run_core
@@ -26,9 +26,16 @@ async def put_agent(
     db: Database, tenant_id: UUID, name: str, spec: AgentSpec, actor: Actor
 ) -> tuple[Row, bool]:
     """Add a version of an agent, unless its newest one is the same; return the version and whether
-    it is new. Raises `Invalid` for an `output_schema` that is none.
+    it is new. Raises `Invalid` for an `output_schema` that is none, and for what an agent of its
+    kind cannot be held to.
     """
     check_output_schema(spec.output_schema)
+    if idle := spec.not_held_to():
+        raise Invalid(
+            f"Harness does not hold an agent of kind {spec.kind} to {', '.join(idle)}: say it in "
+            "the framework",
+            field=idle[0],
+        )
     digest = spec.digest()
     params = {
         "tenant_id": tenant_id,

@@ -18,11 +18,14 @@ from harness_common.core.context_view import (
     Compaction,
     Shown,
     first_needed,
+    is_summary,
     needs_history,
     view,
 )
+from harness_common.core.guardrail import NOT_SHOWN
 from harness_common.core.ids import encode
-from harness_common.core.message import Message, loads
+from harness_common.core.message import Message, Text, ToolResult, loads
+from harness_common.core.values import replace
 from harness_common.store import json_codec
 from harness_common.store.db import Database, DatabaseUnavailable, Row
 from harness_common.store.rows import StoredRun, row_time, run_from_row
@@ -207,7 +210,7 @@ def history_of(rows: Sequence[Row]) -> tuple[Shown, ...]:
     for run_id, of_run in groupby(rows, key=lambda row: row["run_id"]):
         found = list(of_run)
         context = found[0]["context"]
-        own = [loads(row["body"]) for row in found]
+        own = [_message(row) for row in found]
         compaction = Compaction.of({CONTEXT: context}) if context else None
         shown = view(past, own, found[0]["n"], compaction)
         past = tuple(
@@ -215,6 +218,16 @@ def history_of(rows: Sequence[Row]) -> tuple[Shown, ...]:
             for one in shown
         )
     return closed_past(past)
+
+
+def _message(row: Row) -> Message:
+    """Read a message; of one that a guardrail refused it is only told that there was one."""
+    message = loads(row["body"])
+    if not row["refused"] or is_summary(message):
+        return message
+    results = (b for b in message.content if isinstance(b, ToolResult))
+    withheld = tuple(replace(b, content=NOT_SHOWN) for b in results)
+    return replace(message, content=withheld or (Text(NOT_SHOWN),))
 
 
 def _of(run_id: UUID, one: Shown) -> str:

@@ -24,8 +24,10 @@ from pydantic import TypeAdapter
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatRequest, ChatResult, Model, ToolDef
-from harness_common.core.budget import Spent
+from harness_common.core.budget import FREE, Limits, Spent, exceeded
 from harness_common.core.errors import Permanent
+from harness_common.core.fallback import options_for
+from harness_common.core.history import repaired
 from harness_common.core.message import Json, Message, Role, Text, ToolResult, ToolUse
 from harness_common.store.foreign import Blob, ForeignStore, Place
 from harness_worker.frameworks.calls import WITHIN
@@ -52,6 +54,11 @@ class Turns:
     step: int
     kept: Callable[[Spent], None] = lambda _: None
     """Told what an answer of ours has cost that is on record now."""
+    found: Callable[[Spent], None] = lambda _: None
+    """Told the same of one that was on record already."""
+    limits: Limits = field(default_factory=Limits)
+    before: Spent = FREE
+    """What the run has used before this turn."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
@@ -76,10 +83,12 @@ class Turns:
         task = f"{within}{self._asked[within]:04d}"
         rows = [row for row in await self.store.writes(place) if row["task_id"] == task]
         found = {row["channel"]: row["snapshot"] for row in rows}
+        tell = self.kept
         if found:
-            response = _RESPONSE.validate_json(found["response"])
+            response, tell = _RESPONSE.validate_json(found["response"]), self.found
             cost_usd = float(found.get("cost_usd", b"0"))
         else:
+            self._may_ask()
             asked = model.answer if isinstance(model, OurModel) else partial(_theirs, model)
             response, cost_usd = await asked(*args, **more)
             kept = [
@@ -87,13 +96,22 @@ class Turns:
                 (1, "cost_usd", Blob("json", json.dumps(cost_usd).encode())),
             ]
             await self.store.put_writes(place, task, "", kept)
-            if isinstance(model, OurModel):
-                used = response.usage
-                self.kept(Spent(used.input_tokens, used.output_tokens, cost_usd))
+        if isinstance(model, OurModel):
+            tell(Spent(response.usage.input_tokens, response.usage.output_tokens, cost_usd))
         self.cost_usd += cost_usd
         self.input_tokens += response.usage.input_tokens
         self.output_tokens += response.usage.output_tokens
         return response
+
+    def _may_ask(self) -> None:
+        """Raise when the run has no budget left: an agent within a tool asks as often as it likes
+        in one turn.
+        """
+        used = self.before + Spent(self.input_tokens, self.output_tokens, self.cost_usd)
+        reason = exceeded(self.limits, used.input_tokens + used.output_tokens, used.cost_usd)
+        if reason is not None:
+            told = "the model was not asked: the budget is used up"
+            raise Permanent(told, code=reason.upper())
 
 
 async def _theirs(model: AgentsModel, *args: Any, **more: Any) -> tuple[ModelResponse, float]:
@@ -153,9 +171,11 @@ class OurModel(AgentsModel):
                 code="NOT_SUPPORTED",
             )
         spec = self._spec
+        provider, _, own = self._name.partition("/")
         request = ChatRequest(
-            model=self._name.partition("/")[2],
-            messages=messages_of(input),
+            model=own,
+            # An agent within a tool takes several turns in a step, whose calls have the same ids.
+            messages=repaired(messages_of(input), provider, own),
             system=system_instructions or "",
             tools=[_tool(one) for one in [*tools, *handoffs]],
             max_tokens=model_settings.max_tokens or spec.max_output_tokens,
@@ -164,7 +184,7 @@ class OurModel(AgentsModel):
             else model_settings.temperature,
             first_token_timeout_s=spec.first_token_timeout_s,
             total_timeout_s=spec.model_timeout_s,
-            options=spec.model_options,
+            options=options_for(self._name, spec.model, spec.model_options),
             step=self._step,
         )
         answer = await self._sample(self._model, request)

@@ -25,6 +25,7 @@ from agents.exceptions import AgentsException
 from agents.models.interface import Model
 from pydantic import BaseModel
 
+from harness_common.core.budget import Spent
 from harness_common.core.errors import HarnessError, Permanent
 from harness_common.core.message import Json
 from harness_common.core.step import StepResult
@@ -47,7 +48,16 @@ async def run(turn: Turn) -> StepResult:
     turn.calls.add_tools([as_tool(tool) for tool in _tools(family.values())])
     token = CURRENT.set(turn.calls)
     scope = turn.calls.scope
-    turns = Turns(turn.store, turn.thread, scope.step, scope.held.keep)
+    state = turn.run.state
+    turns = Turns(
+        turn.store,
+        turn.thread,
+        scope.step,
+        scope.held.keep,
+        scope.held.find,
+        state.limits,
+        Spent(state.input_tokens, state.output_tokens, state.cost_usd),
+    )
     try:
         return await _turn(turn, agent, items, turns)
     except BaseException:

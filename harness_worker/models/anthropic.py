@@ -189,7 +189,7 @@ class Anthropic:
             if key not in _OURS | _SAMPLING and value is not None
         }
         body["model"] = self.model
-        body.setdefault("max_tokens", request.max_tokens)
+        body.setdefault("max_tokens", self.capabilities.output_tokens(request.max_tokens))
         choice = _tool_choice(request.tool_choice) if written.tools else None
         if choice is not None:
             body["tool_choice"] = choice

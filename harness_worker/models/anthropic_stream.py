@@ -146,6 +146,8 @@ class MessagesAnswer:
                     if text := part.text("text"):
                         layout.append(len(content))
                         content.append(Text(text))
+                case "tool_use" if self.finish() == "refusal":
+                    pass  # broken off by who watches the model: nobody may act on what it began
                 case "tool_use":
                     layout.append(len(content))
                     content.append(self._tool_use(part, seen, last=part is parts[-1]))

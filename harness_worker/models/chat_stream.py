@@ -15,6 +15,8 @@ from harness_common.core.message import Block, Json, Message, Text, ToolUse
 from harness_worker.models.tool_args import is_object, parse_arguments
 
 MAX_TOOL_CALLS: Final = 1024
+_CUT: Final = frozenset({"length", "content_filter"})
+"""How an answer ends that has no end."""
 
 
 class _Call:
@@ -102,7 +104,7 @@ class ChatAnswer:
                 use_id = f"call_{uuid4().hex[:24]}"
             seen.add(use_id)
             text = "".join(call.arguments)
-            if not text and call is self._calls[-1] and self._finish == "length":
+            if not text and call is self._calls[-1] and self._finish in _CUT:
                 text = "{"  # cut off before its first argument: no call without arguments
             value, raw = parse_arguments(text)
             content.append(ToolUse(use_id, call.name, value, raw))

@@ -125,7 +125,13 @@ class OpenAIResponses:
 
     def _body(self, request: ChatRequest, items: list[Json]) -> dict[str, Json]:
         can = self.capabilities
-        body = _options(request.own_options())
+        options = request.own_options()
+        own = options.get("text")
+        is_formed = isinstance(own, dict) and "format" in own
+        if can.json_mode and request.answer_schema is not None and not is_formed:
+            form = {"name": "answer", "schema": request.answer_schema}
+            options.setdefault("response_format", {"type": "json_schema", "json_schema": form})
+        body = _options(options)
         if not can.temperature:
             body = {k: v for k, v in body.items() if k not in SAMPLING}
         body["model"] = self.model

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult, Model, OnDelta
 from harness_common.core import events as ev
+from harness_common.core.context_step import OVERFLOW
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.events import Event
 from harness_common.core.fallback import (
@@ -22,6 +22,7 @@ from harness_common.core.fallback import (
     is_fault,
     model_key,
     most_hopeful,
+    options_for,
 )
 from harness_common.core.guidance import Guidance
 from harness_common.core.history import repaired
@@ -31,9 +32,6 @@ from harness_common.redaction import redactor
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.sampling import sample
 from harness_worker.tools.breakers import GO, Leave, Shut, seconds_until
-
-_OF_EVERY_PROVIDER: Final = frozenset({"attempt", "script"})
-"""Model options that a model of another provider than the agent's own is given too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +102,6 @@ def first_model(ctx: StepContext) -> Model:
     raise missing
 
 
-def options_for(name: str, whose: str, options: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return those of the options of the model `whose` that the model `name` may be given."""
-    if name.partition("/")[0] == whose.partition("/")[0]:
-        return options
-    return {k: v for k, v in options.items() if k in _OF_EVERY_PROVIDER}
-
-
 class _Asking:
     """One question on its way along the chain."""
 
@@ -131,6 +122,8 @@ class _Asking:
         self._memo = ctx.run.state.memo if memo is None else memo
         self._tried: list[dict[str, Json]] = []
         self._errors: list[HarnessError] = []
+        self._hopeful: set[str] = set()
+        """Models that cannot serve now and may do so soon."""
         self._events: list[Event] = []
         self._failures = ctx.run.state.failures
         self._most = ctx.spec.retry.max_attempts
@@ -145,6 +138,7 @@ class _Asking:
             one = await self._look(name, model)
             if one.why_not is not None:
                 self._tried.append({"model": name, **one.why_not})
+                self._hopeful.add(name)
                 later.append(one)
                 continue
             asked = await self._try(one, is_last=name == self._chain[-1] and not later)
@@ -174,7 +168,8 @@ class _Asking:
         except (Limited, Transient, Permanent) as error:
             self._failed(one.name, error)
             opened = await self._tell_breaker(one, error)
-            if not (opened or goes_on(error, self._failures, self._most)):
+            on = goes_on(error, self._failures, self._most) or self._is_too_long_for(one, error)
+            if not (opened or on):
                 raise
             return None
         await self._worked(one)
@@ -243,8 +238,21 @@ class _Asking:
 
     # ── what became of it ────────────────────────────────────────────────────────────────────────
 
+    def _is_too_long_for(self, one: _Candidate, error: HarnessError) -> bool:
+        """Tell whether only a stand-in's window is too short, while one before it may serve again
+        soon: as long as attempts are left, that one is waited for, rather than the conversation cut
+        down for the stand-in.
+        """
+        before = self._chain[: self._chain.index(one.name)]
+        waits = self._failures + 1 < self._most and not self._hopeful.isdisjoint(before)
+        return waits and error.error_code == OVERFLOW
+
     def _failed(self, name: str, error: HarnessError) -> None:
         self._errors.append(error)
+        if isinstance(error, Permanent):
+            self._hopeful.discard(name)
+        else:
+            self._hopeful.add(name)
         said = redactor.clean(self._ctx.run.tenant_id, error.message)[:300]
         self._tried.append({"model": name, "code": error.error_code, "message": said})
 

@@ -205,7 +205,7 @@ def piece_tokens(ctx: StepContext, calls: SummaryCalls, model: Model) -> int:
     window = model.capabilities.context_window_tokens
     window = rules.window(window) if calls.is_own else window
     ratio = max(1.0, ctx.runtime.context.calibration.ratio(calls.name))
-    room = int(window * _PIECE_SHARE / ratio) - calls.summary_tokens
+    room = int(window * _PIECE_SHARE / ratio) - calls.most_tokens()
     return max(_LEAST_TOKENS, min(_MOST_PIECE_TOKENS, room))
 
 

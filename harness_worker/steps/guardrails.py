@@ -8,7 +8,7 @@ function that the operator installed, a judge is another agent of the tenant, as
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -21,6 +21,7 @@ from harness_common.contracts.guardrails import (
     Rail,
     SchemaRail,
 )
+from harness_common.contracts.output import canonical
 from harness_common.contracts.stop_when import compile_pattern
 from harness_common.core import events as ev
 from harness_common.core.budget import Spent, with_spent
@@ -29,6 +30,7 @@ from harness_common.core.errors import HarnessError
 from harness_common.core.events import Event
 from harness_common.core.guardrail import (
     ASKED_AGAIN,
+    NOT_SHOWN,
     WITHHELD,
     Finding,
     Where,
@@ -38,7 +40,7 @@ from harness_common.core.guardrail import (
 )
 from harness_common.core.guidance import NOTHING, Guidance, summed
 from harness_common.core.hints import is_hint
-from harness_common.core.message import Block, Message, Text
+from harness_common.core.message import Block, Json, Message, Text, ToolResult
 from harness_common.core.step import ModelAnswered
 from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
@@ -49,6 +51,11 @@ from harness_worker.tools.validate import schema_problems
 RAILED: Final = "railed"
 """The key of `RunState.memo`: the number of hand-offs, and of the last message that has passed."""
 _REMOVED: Final = "[removed]"
+_QUESTION: Final = "ask_user"
+_BY_FORM: Final = (DenyRail, LengthRail, PiiRail, SchemaRail)
+"""Rails that need nothing but the text: asking them again costs nothing and gives the same."""
+_OF_ANSWERS: Final = (LengthRail, SchemaRail, JudgeRail)
+"""Rails that say what an answer has to be; the others say what nobody may keep."""
 _NO_ANSWER: Final = ModelAnswered(Message("assistant", ()), "stop", "")
 
 
@@ -69,21 +76,22 @@ class Rails:
         """Return the conversation as the model may see it; raises `GuardrailBlocked`.
 
         A rewriting rail looks at every message of the user each time, which costs no step a record:
-        the same text gives the same. Only what is new can block, and is told of.
+        the same text gives the same. Only what is new can block, and is told of; what was said to
+        an earlier run is withheld where a rail would block it by its form.
         """
         ctx, rails = self.ctx, self.ctx.spec.guardrails.input
         if not rails:
             return tuple(shown)
         before = seen = passed(ctx)
         out = list[Shown]()
-        for one in shown:
-            if not is_said_by_user(one.message):
+        for one, words in said_by_users(shown):
+            if not words:
                 out.append(one)
                 continue
             number = int(one.origin) if one.origin.isdecimal() else 0  # 0: of an earlier run
             is_new = number > before
             seen = max(seen, number)
-            out.append(Shown(await self._user_message(one.message, rails, is_new), one.origin))
+            out.append(await self._looked_at(one, words, rails, is_new))
         if seen != before:
             self.said.append(Guidance(memo={RAILED: [ctx.run.acting.hops, seen]}))
         return tuple(out)
@@ -95,51 +103,88 @@ class Rails:
             return tuple(shown)
         return tuple(
             [
-                Shown(await self._user_message(one.message, rails, False), one.origin)
-                if is_said_by_user(one.message)
-                else one
-                for one in shown
+                await self._looked_at(one, words, rails, False) if words else one
+                for one, words in said_by_users(shown)
             ]
         )
 
-    async def _user_message(self, message: Message, rails: Sequence[Rail], is_new: bool) -> Message:
-        text = message.text()
+    async def _looked_at(
+        self, one: Shown, words: Mapping[int, str], rails: Sequence[Rail], is_new: bool
+    ) -> Shown:
+        """Return a message with what a user said in it as the rails let it pass."""
+        message = one.message
+        for at, text in words.items():
+            passed_on = await self._passed_on(text, one.origin, rails, is_new)
+            if passed_on != text:
+                message = _with_words(message, at, passed_on)
+        return one if message is one.message else Shown(message, one.origin)
+
+    async def _passed_on(self, text: str, origin: str, rails: Sequence[Rail], is_new: bool) -> str:
+        is_past = ":" in origin
         for rail in rails:
-            if not is_new and rail.action != "rewrite":
+            # What an earlier run was told may have passed no rail of this agent, or none at all.
+            again = rail.action == "rewrite" or (is_past and isinstance(rail, _BY_FORM))
+            if not (is_new or again):
                 continue
             finding = await self._check(rail, text, "input")
             if finding is None:
                 continue
             if finding.action == "block" and is_new:
-                raise blocked(finding, self.judges.spent())
+                raise blocked(finding, int(origin), self.judges.spent())
+            if finding.action == "block" and is_past:
+                return NOT_SHOWN
             if finding.text is not None:
                 text = finding.text
                 if is_new:
                     event = Event(ev.GUARDRAIL_REWROTE, finding.to_json(), self.ctx.number)
                     self.said.append(Guidance((), (event,)))
-        return message if text == message.text() else with_text(message, text)
+        return text
 
-    async def output(self, answer: ModelAnswered) -> ModelAnswered:
-        """Return a final answer as it may be given, with what the rails say of it."""
+    async def output(
+        self, answer: ModelAnswered, said: Guidance = NOTHING, *, ends: bool = False
+    ) -> ModelAnswered:
+        """Return a final answer as it may be given, with what the rails say of it.
+
+        `said` is what the contract says of the answer: what it makes of it is looked at as it is
+        given, and one that it does not take is kept, but need not be what an answer has to be. One
+        that asks for tools is final when the run `ends` with it.
+        """
         rails, self._answered = self.ctx.spec.guardrails, answer
-        is_final = answer.finish in {"stop", "length", "tool_calls"}
-        if not rails.output or not is_final or answer.message.has_tool_uses():
+        asks = answer.message.has_tool_uses()
+        is_final = ends or (answer.finish in {"stop", "length", "tool_calls"} and not asks)
+        if not rails.output or not is_final:
             return self._with_costs(answer)
-        message, asked = answer.message, self.ctx.run.state.memo.get(ASKED_AGAIN, 0)
+        message, given = answer.message, said.output
+        asked = self.ctx.run.state.memo.get(ASKED_AGAIN, 0)
         for rail in rails.output:
-            finding = await self._check(rail, message.text(), "output")
+            if (said.again or said.stop) and isinstance(rail, _OF_ANSWERS):
+                continue
+            finding = await self._given(rail, message.text(), given)
             if finding is None:
                 continue
-            most = 0 if self.ctx.is_last_answer else rails.ask_again_max
-            said = on_output(finding, asked, most, self.ctx.number)
-            self.said.append(said)
-            if said.stop is not None:
+            most = 0 if self.ctx.is_last_answer or asks else rails.ask_again_max
+            ruled = on_output(finding, asked, most, self.ctx.number)
+            self.said.append(ruled)
+            if ruled.stop is not None:
                 message = with_text(message, WITHHELD)
-            if said.stop is not None or said.again:
+            if ruled.stop is not None or ruled.again:
                 break
             if finding.text is not None:
-                message = with_text(message, finding.text)
+                message, given = with_text(message, finding.text), None
         return self._with_costs(replace(answer, message=message))
+
+    async def _given(self, rail: Rail, said: str, given: str | None) -> Finding | None:
+        """Ask a rail about an answer: about the output that is made of it, if it is another, and by
+        their form also about the words around that, which are kept too.
+        """
+        is_json = self.ctx.spec.output_schema is not None
+        finding = await self._check(rail, said if given is None else given, "output", is_json)
+        if finding is not None or given is None or not isinstance(rail, DenyRail | PiiRail):
+            return finding
+        around = await self._check(rail, said, "output")
+        if around is None or around.text is None:
+            return around
+        return replace(around, text=given)
 
     def charge(self, error: HarnessError) -> None:
         """Put on an error that ends the attempt what was paid in it: judges, and an answer that is
@@ -166,20 +211,19 @@ class Rails:
             cost_usd=answer.cost_usd + spent.cost_usd,
         )
 
-    async def _check(self, rail: Rail, text: str, where: Where) -> Finding | None:
-        """Ask one rail; None lets the text pass."""
-        why, rewritten = "", None
+    async def _check(
+        self, rail: Rail, text: str, where: Where, is_json: bool = False
+    ) -> Finding | None:
+        """Ask one rail; None lets the text pass. `is_json` says that it is read as JSON."""
+        why: str
+        rewritten: str | None = None
         match rail:
-            case DenyRail():
-                rewritten = _without(rail, text)
-                why = "it holds what may not be said" if rewritten != text else ""
+            case DenyRail() | PiiRail():
+                why, rewritten = (_looked_within if is_json else _looked)(rail, text)
             case LengthRail():
                 over = len(text) > rail.limit
                 why = f"it has {len(text)} characters, and {rail.limit} are allowed" if over else ""
                 rewritten = text[: rail.limit]
-            case PiiRail():
-                rewritten, kinds = personal(text, rail.kinds)
-                why = f"it holds personal data ({', '.join(kinds)})" if kinds else ""
             case SchemaRail():
                 why = _misfit(rail, text)
             case PluginRail():
@@ -202,14 +246,36 @@ def passed(ctx: StepContext) -> int:
     return int(known[1]) if known[0] == hops else 0
 
 
-def is_said_by_user(message: Message) -> bool:
-    """Tell whether a person said this, and not the platform in its name."""
-    return (
-        message.role == "user"
-        and not is_hint(message)
-        and not is_summary(message)
-        and section_of(message) is None
-    )
+def said_by_users(shown: Iterable[Shown]) -> Iterator[tuple[Shown, Mapping[int, str]]]:
+    """Return each message with what a person said in it: all of it (-1), and not the platform in
+    its name, or the blocks that are answers to the model's questions.
+    """
+    asked: set[str] = set()
+    for one in shown:
+        message = one.message
+        if uses := message.tool_uses():
+            asked = {use.id for use in uses if use.name == _QUESTION}
+        yield one, _words(message, asked)
+
+
+def _words(message: Message, asked: Set[str]) -> Mapping[int, str]:
+    if message.role == "tool":
+        return {
+            at: block.content
+            for at, block in enumerate(message.content)
+            if isinstance(block, ToolResult) and block.tool_use_id in asked and not block.is_error
+        }
+    by_platform = is_hint(message) or is_summary(message) or section_of(message) is not None
+    return {} if message.role != "user" or by_platform else {-1: message.text()}
+
+
+def _with_words(message: Message, at: int, words: str) -> Message:
+    """Return a message with other words in the place of those that `said_by_users` has there."""
+    if at < 0:
+        return with_text(message, words)
+    blocks = list(message.content)
+    blocks[at] = replace(blocks[at], content=words)
+    return replace(message, content=tuple(blocks))
 
 
 def _finding(rail: Rail, where: Where, why: str, rewritten: str | None) -> Finding:
@@ -225,9 +291,51 @@ def _finding(rail: Rail, where: Where, why: str, rewritten: str | None) -> Findi
     return Finding(name, where, "rewrite", why, rewritten)
 
 
-def _without(rail: DenyRail, text: str) -> str:
+def _looked(rail: DenyRail | PiiRail, text: str) -> tuple[str, str]:
+    """Return why a text may not pass, empty when it may, and the text without what is found."""
+    if isinstance(rail, PiiRail):
+        rewritten, kinds = personal(text, rail.kinds)
+        return (f"it holds personal data ({', '.join(kinds)})" if kinds else ""), rewritten
+    rewritten = text
     for pattern in rail.patterns:
-        text = compile_pattern(pattern).sub(_REMOVED, text)
+        rewritten = compile_pattern(pattern).sub(_REMOVED, rewritten)
+    return ("it holds what may not be said" if rewritten != text else ""), rewritten
+
+
+def _looked_within(rail: DenyRail | PiiRail, text: str) -> tuple[str, str]:
+    """Look at each text of a JSON value as well, as whoever parses it reads it: the sign for
+    a line break ends in a letter, which hides where the next word begins.
+    """
+    found: list[str] = []
+
+    def looked(value: Json) -> Json:
+        match value:
+            case str():
+                why, value = _looked(rail, value)
+                found.extend([why] if why else [])
+            case dict():
+                value = {key: looked(one) for key, one in value.items()}
+            case list():
+                value = [looked(one) for one in value]
+        return value
+
+    try:
+        cleaned = canonical(looked(json.loads(text)))
+    except ValueError:
+        return _looked(rail, text)
+    why, rewritten = _looked(rail, cleaned if found else text)
+    return why or "".join(found[:1]), rewritten
+
+
+def blotted(rails: Iterable[Rail], text: str) -> str:
+    """Return a text without what rails find by its form, for records beside the answer itself;
+    also where a piece of JSON is cut, so that nobody can parse it.
+    """
+    for rail in rails:
+        if isinstance(rail, DenyRail | PiiRail):
+            plain = text.replace("\\n", "\n").replace("\\t", "\t")
+            why, found = _looked(rail, plain)
+            text = found if why else text
     return text
 
 

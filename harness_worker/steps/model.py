@@ -8,7 +8,7 @@ from harness_common.core.errors import HarnessError, Permanent
 from harness_common.core.guidance import summed
 from harness_common.core.step import ContextFull, ModelAnswered
 from harness_common.core.values import replace
-from harness_worker.steps import session_memory
+from harness_worker.steps import session_memory, stop_when
 from harness_worker.steps.asking import Asked, ask, first_model
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.answer import read_answer
@@ -79,7 +79,8 @@ async def _asked(ctx: StepContext, rails: Rails) -> ModelAnswered | ContextFull:
         notes=prompt.rendered.notes,
         context=record,
     )
-    railed = await rails.output(answered)
+    ends = stop_when.after_answer(ctx, request, answered).succeeds
+    railed = await rails.output(answered, ruled, ends=ends)
     if railed.message is not answered.message:
         ruled = replace(ruled, output=None)  # the output is what the guardrail made of it
     said = after_answer(ctx, request, railed)

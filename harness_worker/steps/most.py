@@ -10,25 +10,36 @@ from typing import Final
 from harness_common.contracts.guardrails import JudgeRail
 from harness_common.contracts.model import Usage
 from harness_common.core.context_summary import instructions
+from harness_common.core.context_view import Shown
 from harness_common.core.errors import Invalid, Permanent
 from harness_common.core.graph import MODEL_CALL
-from harness_common.core.message import message_chars
+from harness_common.core.tokens import BYTES_PER_TOKEN, json_bytes, messages_tokens, text_bytes
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_worker.context.summarise import MOST_CALLS
 from harness_worker.steps.compact import piece_tokens
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.guardrails import is_said_by_user, passed
+from harness_worker.steps.guardrails import passed, said_by_users
 from harness_worker.steps.judge import Judges
 from harness_worker.steps.node_model import chain_of, request_of
 from harness_worker.steps.summary_call import SummaryCalls
 
 CHARS_PER_TOKEN: Final = 3
-"""Low, so that an estimate is high: English has about four."""
+"""Low, so that an estimate is high: English has about four. Counted in bytes of UTF-8, since a
+Chinese character, which has three, is a token or more.
+"""
 _QUESTION_TOKENS: Final = 50
 """What stands around a piece of a record that is to be summarised."""
 
+_TOLD_TOKENS: Final = 1_500
+"""What a model is told of an answer that had not its form: what was wrong, and the answer again."""
+
 Most = tuple[str, Usage]
 """A model as an agent names it, and what it may take."""
+
+
+def most_of(estimated: int) -> int:
+    """Return the most tokens that a text of so many (by `core.tokens`) may have."""
+    return -(-estimated * BYTES_PER_TOKEN // CHARS_PER_TOKEN)
 
 
 async def most_of_judges(ctx: StepContext) -> list[Most]:
@@ -36,7 +47,7 @@ async def most_of_judges(ctx: StepContext) -> list[Most]:
     asked last, and of the answer.
     """
     rails, judges = ctx.spec.guardrails, Judges(ctx)
-    said = [len(text) for text in _new_texts(ctx)] if rails.input else []
+    said = [text_bytes(text) for text in _new_texts(ctx)] if rails.input else []
     answer = [ctx.spec.max_output_tokens * CHARS_PER_TOKEN]
     found = list[Most]()
     for rail, texts in [*((r, said) for r in rails.input), *((r, answer) for r in rails.output)]:
@@ -55,8 +66,9 @@ async def most_of_judges(ctx: StepContext) -> list[Most]:
 
 def _new_texts(ctx: StepContext) -> list[str]:
     before = passed(ctx)
-    numbered = enumerate(ctx.messages, ctx.first)
-    return [m.text() for n, m in numbered if n > before and is_said_by_user(m)]
+    numbered = (Shown(m, str(n)) for n, m in enumerate(ctx.messages, ctx.first))
+    new = (words for one, words in said_by_users(numbered) if int(one.origin) > before)
+    return [text for words in new for text in words.values()]
 
 
 def most_of_summaries(ctx: StepContext) -> list[Most]:
@@ -73,13 +85,12 @@ def most_of_summaries(ctx: StepContext) -> list[Most]:
         return []
     piece = piece_tokens(ctx, calls, model)
     asked = len(instructions(rules.summary_tokens)) // CHARS_PER_TOKEN + _QUESTION_TOKENS
-    chars = sum(message_chars(m) for m in ctx.history + ctx.messages)
-    size, left = chars // CHARS_PER_TOKEN + 1, MOST_CALLS
+    size, left = most_of(messages_tokens(ctx.history + ctx.messages)), MOST_CALLS
     tokens_in = tokens_out = 0
     while left > 0:
         pieces = min(left, math.ceil(size / piece))
         tokens_in += size + pieces * asked
-        tokens_out += pieces * rules.summary_tokens
+        tokens_out += pieces * calls.most_tokens()
         left -= pieces
         if pieces == 1:
             break
@@ -95,10 +106,15 @@ def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
         if row["name"] != MODEL_CALL or CallStatus(row["status"]) in ENDED:
             continue
         request = request_of(ctx, row["arguments"])
-        chars = len(request.system) + len(row["arguments"]["prompt"])
-        usage = Usage(chars // CHARS_PER_TOKEN + 1, request.max_tokens)
-        asks = 1 + ctx.spec.contract.reasks if "output_schema" in row["arguments"] else 1
-        tokens += asks * (usage.input_tokens + usage.output_tokens)
+        form = row["arguments"].get("output_schema")
+        form_bytes = json_bytes(form) if form is not None else 0
+        size = text_bytes(request.system) + text_bytes(row["arguments"]["prompt"]) + form_bytes
+        asks = 1 + ctx.spec.contract.reasks if form is not None else 1
+        # Each that is asked again has the answer before it in its prompt, and what is said of it.
+        more = request.max_tokens + form_bytes // CHARS_PER_TOKEN + _TOLD_TOKENS
+        tokens_in = asks * (size // CHARS_PER_TOKEN + 1) + asks * (asks - 1) // 2 * more
+        usage = Usage(tokens_in, asks * request.max_tokens)
+        tokens += usage.input_tokens + usage.output_tokens
         chain = chain_of(ctx, row["arguments"])
-        cost_usd += asks * max(prices.cost_usd(name, usage) or 0.0 for name in chain)
+        cost_usd += max(prices.cost_usd(name, usage) or 0.0 for name in chain)
     return tokens, cost_usd

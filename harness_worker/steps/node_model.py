@@ -17,12 +17,13 @@ from harness_common.core.budget import FREE, Spent, exceeded
 from harness_common.core.doubt import CONTRACT
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.events import Event
+from harness_common.core.fallback import options_for
 from harness_common.core.graph import ANSWER_CUT, REFUSED
 from harness_common.core.message import Json, user
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store.db import DatabaseUnavailable
-from harness_worker.steps.asking import ask, options_for
+from harness_worker.steps.asking import ask
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.answer import RepairCount, read_answer
 from harness_worker.steps.contract.request import contracted
@@ -37,6 +38,7 @@ class _Question:
 
     call: PendingCall
     spent: Spent = FREE
+    restarts: int = 0
     begun: float = field(default_factory=time.monotonic)
 
     def failed(self, code: str, message: str) -> CallOutcome:
@@ -73,6 +75,7 @@ class _Question:
             attempt=call.attempt + 1,
             effect="idempotent",
             served_by=model,
+            restarts=self.restarts,
         )
 
 
@@ -135,6 +138,7 @@ class ModelCalls:
                 memo=self._slot(),
             )
             self._pay(question, got.answer)
+            question.restarts += got.restarts
             answer, read = await read_answer(
                 ctx, terms, got.answer, model=got.name, so_far=self._repairs
             )

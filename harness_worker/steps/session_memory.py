@@ -18,7 +18,7 @@ async def after_answer(ctx: StepContext, answer: ModelAnswered) -> str | None:
         return None
     if said.again or said.stop or said.next_kind:
         return None
-    return await remembered(ctx, answer.message.text())
+    return await remembered(ctx, answer.message.text() if said.output is None else said.output)
 
 
 async def remembered(ctx: StepContext, said: str) -> str:

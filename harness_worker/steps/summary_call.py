@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from harness_common.contracts.model import ChatRequest, Model, Usage
-from harness_common.core.budget import Spent, with_spent
-from harness_common.core.errors import HarnessError
+from harness_common.core.budget import Spent, exceeded, with_spent
+from harness_common.core.errors import HarnessError, Permanent
 from harness_common.core.message import user
 from harness_common.core.step import Compacted
 from harness_common.core.values import replace
 from harness_worker.context.summarise import Said
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.sampling import sample
+
+_OF_STEPS: Final = frozenset(
+    {
+        *("script", "thinking", "tool_choice", "parallel_tool_calls"),
+        *("response_format", "json_schema", "structured_outputs", "text"),
+    }
+)
+"""Options that make sense for the agent's own answers alone. Without tools, or with less room than
+Anthropic's reasoning is to take, they are answered with 400; a form is not that of a summary.
+"""
 
 
 @dataclass(slots=True)
@@ -41,15 +52,29 @@ class SummaryCalls:
         """Return the model; raises what the registry raises."""
         return self.ctx.runtime.models.get(self.name)
 
+    def most_tokens(self) -> int:
+        """Return how long an answer may be: a model that thinks first needs room for that as well,
+        as much as the agent gives it for any answer. Raises what the registry raises.
+        """
+        thinks = self.model().capabilities.reasoning
+        return self.summary_tokens + (self.ctx.spec.max_output_tokens if thinks else 0)
+
     async def ask(self, system: str, question: str) -> Said:
-        """Ask for one summary; raises what `Model.chat` raises."""
-        spec = self.ctx.spec
-        options = {k: v for k, v in spec.model_options.items() if k != "script"}
+        """Ask for one summary; raises what `Model.chat` raises, and `Permanent` when the run has no
+        budget left for it.
+        """
+        spec, state = self.ctx.spec, self.ctx.run.state
+        tokens = state.input_tokens + state.output_tokens
+        tokens += self.used.input_tokens + self.used.output_tokens
+        if reason := exceeded(state.limits, tokens, state.cost_usd + self.cost_usd):
+            told = "the model was not asked: the budget is used up"
+            raise Permanent(told, code=reason.upper())
+        options = {k: v for k, v in spec.model_options.items() if k not in _OF_STEPS}
         request = ChatRequest(
             model=self.name.partition("/")[2],
             messages=(user(question),),
             system=system,
-            max_tokens=self.summary_tokens,
+            max_tokens=self.most_tokens(),
             first_token_timeout_s=spec.first_token_timeout_s,
             total_timeout_s=spec.model_timeout_s,
             options=options if self.is_own else {},

@@ -15,6 +15,6 @@ def tool_choice(ctx: StepContext, offered: Sequence[ToolSpec]) -> str | None:
     """
     if ctx.spec.tool_choice is None:
         return None
-    choice = ctx.spec.tool_choice.now(first=not any(m.role == "assistant" for m in ctx.messages))
+    choice = ctx.spec.tool_choice.now(first=ctx.run.state.turn == 0)
     known = {"auto", "required", "none", *(tool.name for tool in offered)}
     return choice if choice in known else None

@@ -160,6 +160,9 @@ class HeldRun(Protocol):
     def keep(self, spent: Spent) -> None:
         """Note that answers of models that were paid for are on record."""
 
+    def find(self, spent: Spent) -> None:
+        """Note that answers of an earlier attempt at the step were on record."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolScope:

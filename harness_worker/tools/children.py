@@ -28,7 +28,6 @@ from harness_common.store.db import Row
 from harness_common.store.memories import owner_of
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 
-_OUTPUT_CHARS: Final = 16_000
 _SPAWN: Final = "spawn_run"
 
 
@@ -67,7 +66,7 @@ async def start_or_join(scope: ToolScope, call: PendingCall, wanted: StartChild)
         "marks": tuple(child["marks"]),
     }
     if child["status"] == Status.SUCCEEDED:
-        return Ended(CallStatus.SUCCEEDED, (child["output"] or "")[:_OUTPUT_CHARS], **spent)
+        return Ended(CallStatus.SUCCEEDED, child["output"] or "", **spent)
     error = child["error"] or {}
     why = f"{child['stop_reason']}: {error.get('message', 'no further reason')}"
     if wanted.on_failure == "fail":

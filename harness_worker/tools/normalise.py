@@ -51,7 +51,7 @@ async def normalise(
 ) -> Ended:
     """Make the stored result, or what the call waits for."""
     if isinstance(value, WaitUntil | AskUser | StartChild):
-        return await _wait(scope, call, tool, value)
+        return await _wait(scope, ctx, call, tool, value)
     if isinstance(value, NeedInput):
         kept = await keep(scope, call, value)
         return asking(call, kept, scope.clock() + timedelta(seconds=value.timeout_s))
@@ -128,15 +128,30 @@ async def _bad_result(ctx: CallContext, tool: Tool, bad: _Bad) -> Ended:
     return failed(tool.spec.name, "BAD_RESULT", cause)
 
 
+async def _shown(scope: ToolScope, ctx: CallContext, text: str) -> str:
+    """Return a result as it is shown: of what is too long, its beginning, which says so."""
+    limit, raw = scope.inline_bytes, text.encode()
+    if len(raw) <= limit:
+        return text
+    kept = await ctx.artifact(_name(ctx, "txt"), "text/plain", raw)
+    return bulk.shown(text, kept, limit, can_read=bulk.READER in scope.allowed)
+
+
+async def _bounded(scope: ToolScope, ctx: CallContext, ended: Ended) -> Ended:
+    """Return how a child ended, with an output that fits."""
+    if ended.status is not CallStatus.SUCCEEDED:
+        return ended
+    text = await _shown(scope, ctx, ended.content)
+    return ended.changed(content=text, artifacts=tuple(ctx.artifacts))
+
+
 async def _store(
     scope: ToolScope, ctx: CallContext, tool: Tool, text: str, output: ToolOutput
 ) -> Ended:
-    limit, raw = scope.inline_bytes, text.encode()
-    if len(raw) > limit and tool.spec.name == bulk.READER:
-        text = bulk.too_much(text, limit)
-    elif len(raw) > limit:
-        kept = await ctx.artifact(_name(ctx, "txt"), "text/plain", raw)
-        text = bulk.shown(text, kept, limit, can_read=bulk.READER in scope.allowed)
+    if tool.spec.name == bulk.READER and len(text.encode()) > scope.inline_bytes:
+        text = bulk.too_much(text, scope.inline_bytes)
+    elif (shown := await _shown(scope, ctx, text)) != text:
+        text = shown
     elif output.artifacts:
         names = ", ".join(
             f"{i.name} = {a}" for i, a in zip(output.artifacts, ctx.artifacts, strict=False)
@@ -153,7 +168,11 @@ def _name(ctx: CallContext, kind: str) -> str:
 
 
 async def _wait(
-    scope: ToolScope, call: PendingCall, tool: Tool, value: WaitUntil | AskUser | StartChild
+    scope: ToolScope,
+    ctx: CallContext,
+    call: PendingCall,
+    tool: Tool,
+    value: WaitUntil | AskUser | StartChild,
 ) -> Ended:
     """Return what the call waits for. A time that was set before stays: waking early for another
     call of the step does not prolong it.
@@ -166,7 +185,7 @@ async def _wait(
         cause = "a tool whose effect is write can neither ask nor start a child." + _STANDS
         return failed(tool.spec.name, "BAD_RESULT", cause)
     if isinstance(value, StartChild):
-        return await start_or_join(scope, call, value)
+        return await _bounded(scope, ctx, await start_or_join(scope, call, value))
     until = kept
     if until is None and value.timeout_s is not None:
         until = now + timedelta(seconds=value.timeout_s)

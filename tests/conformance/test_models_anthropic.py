@@ -15,7 +15,13 @@ import httpx
 import pytest
 from httpx_aiohttp import HttpxAiohttpClient
 
-from harness_common.contracts.model import ChatRequest, ChatResult, ToolDef, Usage
+from harness_common.contracts.model import (
+    Capabilities,
+    ChatRequest,
+    ChatResult,
+    ToolDef,
+    Usage,
+)
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.history import repaired
 from harness_common.core.message import Message, Text, ToolResult, ToolUse, dumps, loads, user
@@ -61,6 +67,7 @@ def talk(
     version: str = NEW,
     model: str = SONNET,
     shown: list[str] | None = None,
+    can: Capabilities | None = None,
 ) -> tuple[list[ChatResult], list[Any]]:
     """Make calls one after another; return the results, and what the server saw."""
 
@@ -72,7 +79,7 @@ def talk(
         async with FakeAnthropic() as server, plain_client() as client:
             made = Anthropic(
                 client, model, prices=load_prices(), version=version, base_url=server.base_url,
-                api_key=KEY,
+                api_key=KEY, capabilities=can,
             )  # fmt: skip
             results = []
             for answer, request in calls:
@@ -168,6 +175,12 @@ def test_a_call_that_was_cut_off_before_its_arguments_is_not_one_without():
     assert use.raw == "{"
 
 
+def test_a_call_that_a_refusal_broke_off_is_not_made():
+    result = ask(stream(head(), tool_use(0, "delete_everything"), end("refusal")))
+    assert (result.finish, result.message.tool_uses()) == ("refusal", ())
+    assert result.message.text() == "The model declined to answer."
+
+
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
@@ -180,6 +193,11 @@ def test_how_an_answer_ends(reason, finish):
     result = ask(Answer(finish=reason))
     assert result.finish == finish
     assert ask(Answer(finish=reason), model="other").finish == finish
+
+
+def test_no_more_is_asked_for_than_the_model_answers():
+    can = Capabilities(max_output_tokens=500)
+    assert sent(replace(ASK, max_tokens=900), can=can)["body"]["max_tokens"] == 500
 
 
 def test_a_refusal_says_why():

@@ -237,7 +237,7 @@ def test_finish(finish, expected):
 
 
 def test_a_call_that_was_cut_off_before_its_arguments_is_not_one_without():
-    for finish, raw in (("length", "{"), ("tool_calls", "")):
+    for finish, raw in (("length", "{"), ("content_filter", "{"), ("tool_calls", "")):
         begun = chunk({"tool_calls": [tool_delta(0, "call_1", "delete_everything", "")]})
         result = ask(Answer(raw=(sse(begun), sse(chunk({}, finish=finish)), DONE)))
         (use,) = result.message.tool_uses()

@@ -136,6 +136,18 @@ def test_what_a_model_accepts_decides():
     assert (plain["temperature"], plain["top_p"], plain["include"]) == (0.5, 1, ["x"])
 
 
+def test_the_server_is_held_to_the_schema_of_an_answer():
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    request = replace(ASK, tools=(), answer_schema=schema, options={"text": {"verbosity": "low"}})
+    form = {"type": "json_schema", "name": "answer", "schema": schema}
+    assert sent(request)["text"] == {"verbosity": "low", "format": form}
+    for own in (
+        {"response_format": {"type": "json_object"}},
+        {"text": {"format": {"type": "json_object"}}},
+    ):
+        assert sent(replace(request, options=own))["text"] == {"format": {"type": "json_object"}}
+
+
 def test_options_of_chat_completions_are_translated():
     schema = {"name": "n", "schema": {"type": "object"}, "strict": True}
     options = {

@@ -9,6 +9,7 @@ import pytest
 
 from harness_api.client import AsyncClient
 from harness_common.contracts.agent import AgentSpec
+from harness_common.core.errors import HarnessError
 from harness_common.settings import FrameworkSettings
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
@@ -158,6 +159,15 @@ async def test_an_unknown_graph_and_a_wrong_agent(client, agent):
     assert run.error["code"] == "NOT_REGISTERED"
     with pytest.raises(ValueError, match="foreign"):
         AgentSpec(kind="langgraph")
+
+
+async def test_what_a_framework_is_not_held_to_is_refused_and_not_ignored(client, agent):
+    rails = {"output": [{"kind": "max_chars", "limit": 3}]}
+    with pytest.raises(HarnessError, match="to guardrails, output_schema: say it in the framework"):
+        await agent("questions", guardrails=rails, output_schema={"type": "object"})
+    await agent("questions", "note")
+    with pytest.raises(HarnessError, match="to an output_schema"):
+        await client.runs.create("g", "hi", output_schema={"type": "object"})
 
 
 async def test_a_run_takes_no_messages_that_its_graph_would_not_see(client, agent):

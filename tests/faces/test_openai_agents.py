@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from agents import ModelSettings
+from agents import Usage as AgentsUsage
 from agents.models.interface import Model as AgentsModel
 from openai.types.responses import ResponseFunctionToolCall
 
 from harness_api.client import AsyncClient
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatResult, Usage
-from harness_common.core.errors import Limited
+from harness_common.core.budget import Limits, Spent
+from harness_common.core.errors import Limited, Permanent, Transient
+from harness_common.core.inputs import StepFailed
 from harness_common.core.message import Message, Text, ToolUse
+from harness_common.core.retry import classify
+from harness_common.core.run import RunState, Status
+from harness_common.core.step_rules import step_failed
 from harness_common.settings import FrameworkSettings
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
+from harness_common.store.foreign import ForeignStore
 from harness_worker.frameworks.agents_model import OurModel, Turns, _response, messages_of
 from harness_worker.frameworks.agents_tools import _behind_the_ledger
 from harness_worker.frameworks.calls import CURRENT, WITHIN
@@ -117,8 +125,6 @@ async def test_a_turn_that_is_done_anew_asks_no_model_and_repeats_no_effect(
     async def chat(self, request, on_delta=None):
         asked.append(request.step)
         return await whole(self, request, on_delta)
-
-    from harness_common.store.foreign import ForeignStore
 
     put = ForeignStore.put
 
@@ -238,3 +244,84 @@ async def test_what_our_models_cost_counts_and_their_limits_hold(client, agent, 
     assert run.usage.cost_usd == 0.5
     assert asked == [1, 1, 2]
     assert await sql(db, "SELECT 1 FROM throttles WHERE scope = 'scripted:x:none'")
+
+
+async def test_the_calls_of_several_turns_within_one_step_are_told_apart():
+    """An agent that is a tool of another asks several times in a step, each time from call 0 on."""
+
+    class Asks(Scripted):
+        async def chat(self, request, on_delta=None):
+            asked.append(request)
+            use = ToolUse("c", "note", {"line": "x"})
+            return ChatResult(Message("assistant", (use,)), Usage(), "tool_calls", "m")
+
+    async def sample(model, request):
+        return await model.chat(request)
+
+    asked: list[Any] = []
+    model = OurModel(Asks("x"), "scripted/x", AgentSpec(), 3, sample)
+    items: list[Any] = [{"role": "user", "content": "hi"}]
+    for _ in range(3):
+        answer = await model.get_response(None, items, ModelSettings(), [], None, [], None)
+        (call,) = answer.output
+        assert isinstance(call, ResponseFunctionToolCall)
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "ok"}
+        items += [call.model_dump(), output]
+    said = asked[-1].messages
+    ids = [use.id for message in said for use in message.tool_uses()]
+    assert len(set(ids)) == 2
+    assert [b.tool_use_id for m in said if m.role == "tool" for b in m.content] == ids
+
+
+async def test_what_was_answered_in_a_turn_that_fails_for_good_is_paid(client, agent, monkeypatch):
+    """Also what an earlier attempt at the turn was answered."""
+    whole, failures = Scripted.chat, [Transient("later"), Permanent("no", code="FULL")]
+
+    async def chat(self, request, on_delta=None):
+        return replace(await whole(self, request, on_delta), cost_usd=0.25)
+
+    async def refuse(self, place, blob, meta, **more):
+        raise failures.pop(0)
+
+    monkeypatch.setattr(Scripted, "chat", chat)
+    monkeypatch.setattr(ForeignStore, "put", refuse)
+    await agent({"text": "done"}, retry={"base_s": 0.05})
+    run = await client.runs.create("o", "hi")
+    run = await client.runs.wait(run.id, 60)
+    assert (run.status, run.error["code"]) == ("failed", "FULL")
+    assert run.usage.cost_usd == 0.25
+
+
+async def test_a_model_of_another_provider_is_given_none_of_the_agents_options():
+    asked: list[Any] = []
+
+    async def sample(model, request):
+        asked.append(request)
+        return ChatResult(Message("assistant", (Text("hi"),)), Usage(), "stop", "m")
+
+    spec = AgentSpec(model="openai/gpt-5-mini", model_options={"reasoning_effort": "low"})
+    for name in ("openai/gpt-5", "anthropic/claude-x"):
+        model = OurModel(Scripted("x"), name, spec, 1, sample)
+        await model.get_response(None, "hi", ModelSettings(), [], None, [], None)
+    assert [dict(one.options) for one in asked] == [{"reasoning_effort": "low"}, {}]
+
+
+async def test_a_budget_holds_between_the_answers_of_one_turn():
+    """An agent within a tool asks as often as it likes."""
+
+    class Paid(Echo):
+        async def get_response(self, *asked, **more):
+            answer = await super().get_response(*asked, **more)
+            return replace(answer, usage=AgentsUsage(requests=1, input_tokens=2, output_tokens=1))
+
+    store: Any = Kept()
+    turns = Turns(store, "t", 1, limits=Limits(max_tokens=8), before=Spent(2, 1))
+    for _ in range(2):
+        await turns.answer(Paid(), "hi")
+    with pytest.raises(Permanent, match="budget") as caught:
+        await turns.answer(Paid(), "hi")
+    failed = StepFailed(classify(caught.value), datetime.now(UTC))
+    state = RunState(status=Status.RUNNING, claimed=True, started=True)
+    assert (
+        step_failed(state, failed, failed.started_at).state.stop_reason == "token_budget_exceeded"
+    )

@@ -64,6 +64,35 @@ async def test_create_waits_for_the_end(client, agent):
     assert [i.content[0].text for i in items.data] == ["hi"]
 
 
+async def test_a_structured_output_is_all_that_the_text_holds(client, agent):
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    await agent({"text": "one, I think"}, {"text": '{ "a": 1 }'}, output_schema=schema)
+    made = await client.responses.create(model="b", input="how many?")
+    assert (made.status, json.loads(made.output_text)) == ("completed", {"a": 1})
+    assert await client.responses.retrieve(made.id) == made
+    events = await read(await client.responses.retrieve(made.id, stream=True))
+    assert events[-1].response == made
+
+
+async def test_actions_are_no_words_for_a_reader(client, agent):
+    def act(name, **given):
+        action = {"name": name, "input": given, "confidence": 1}
+        return {"text": json.dumps({"thought": "so", "action": action})}
+
+    calls = [act("calculate", expression="1+1"), act("respond_directly")]
+    always = {"actions": "always"}
+    await agent(*calls, {"text": "It is two."}, tools=("calculate",), contract=always)
+    made = await client.responses.create(model="b", input="1+1?")
+    assert [i.type for i in made.output] == ["mcp_call", "message"]
+    assert made.output_text == "It is two."
+    assert (await read(await client.responses.retrieve(made.id, stream=True)))[-1].response == made
+
+
 async def test_background_is_polled(client, agent):
     await agent({"text": "later", "delay_s": 0.3})
     made = await client.responses.create(model="b", input="hi", background=True)

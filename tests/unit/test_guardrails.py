@@ -97,7 +97,9 @@ def test_an_answer_is_asked_for_again_so_often_and_then_blocked() -> None:
 
 def test_a_refused_input_ends_the_run_with_the_reason_and_an_event() -> None:
     state = RunState(status=Status.RUNNING, claimed=True, started=True)
-    failure = classify(blocked(Finding("pii", "input", "block", "it holds personal data (email)")))
+    failure = classify(
+        blocked(Finding("pii", "input", "block", "it holds personal data (email)"), 1)
+    )
     done = step_failed(state, StepFailed(failure, WHEN), WHEN)
     assert done.state.stop_reason == "guardrail_blocked"
     assert done.state.error["code"] == "GUARDRAIL_BLOCKED"

@@ -131,6 +131,20 @@ def test_only_the_third_same_failure_in_a_row_is_refused() -> None:
     assert repeated_failures(memo, [("read", args)], LoopRules(block_repeats=False)) == []
 
 
+def test_what_fails_may_be_tried_again_after_something_was_changed_beside_it() -> None:
+    """A file is mended and its test run in one answer, three times, before the test passes."""
+    memo: dict[str, Any] = {}
+    test = trace("test", {}, content="1 failed", error_type="FAILED", failed=True)
+    edits = [trace("edit", {"text": f"try {n}"}, content="ok", has_effect=True) for n in range(3)]
+    for edit in edits:
+        memo = dict(remembered(memo, watch(memo, [edit, test], ["edit", "test"], LoopRules(), 1)))
+        assert repeated_failures(memo, [("edit", {}), ("test", {})], LoopRules()) == []
+    # The same change over again changes nothing.
+    same = [edits[-1], test]
+    memo = dict(remembered(memo, watch(memo, same, ["edit", "test"], LoopRules(), 1)))
+    assert repeated_failures(memo, [("edit", {}), ("test", {})], LoopRules()) == [1]
+
+
 def test_a_passing_failure_may_be_tried_as_often_as_the_model_likes() -> None:
     memo: dict[str, Any] = {}
     busy = trace("read", {}, content="busy", error_type="RATE_LIMITED", failed=True)

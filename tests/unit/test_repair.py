@@ -270,3 +270,9 @@ def test_a_conversation_as_text_has_every_word_and_no_call():
     assert told[2].trust == "untrusted"
     assert '"q":2' in told[3].text()
     assert "look failed (TIMEOUT):\nno" in told[4].text()
+
+
+def test_an_integer_that_no_float_holds_is_left_to_the_validator() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}}
+    value = {"n": 10**400}
+    assert shape(value, schema, Log()) == value

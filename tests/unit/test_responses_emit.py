@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -141,3 +142,29 @@ def test_many_items_are_joined_in_linear_time():
     assert time.monotonic() - begun < 5
     assert [m.role for m in said.messages] == ["tool", "user"]
     assert len(said.messages[0].content) == 36_000
+
+
+def test_what_was_taken_back_is_no_part_of_the_response():
+    emitter = Emitter(REF, frozenset())
+    events = list(emitter.take(answered(1, "Look:", "calculate")))
+    events += emitter.take(replace(answered(2, "sure"), counts=False))
+    events += emitter.take(answered(3, '{ "a": 1 }'))
+    events += emitter.output_text('{"a":1}')
+    texts_ = [i["content"][0]["text"] for i in emitter.output]
+    assert texts_ == ["Look:", '{"a":1}'], "words beside a call are no answer that was taken back"
+    begun = [e.body["output_index"] for e in events if e.type == "response.output_item.added"]
+    assert begun == [0, 1, 2, 3]
+    assert [e.seq for e in events] == sorted({e.seq for e in events})
+
+
+def test_what_a_node_of_a_graph_says_takes_a_stride_unless_it_is_what_the_graph_gives():
+    for said, stride in (("", STRIDE), ("as the node says it", 0)):
+        shown, unseen = Emitter(REF, frozenset()), Emitter(REF, frozenset())
+        list(shown.live(1, 0, "as the node"))
+        fact = replace(answered(1, said), node="as the node says it")
+        for emitter in (shown, unseen):
+            list(emitter.take(fact))
+            list(emitter.take(answered(2, "next")))
+        assert shown.next == unseen.next
+        assert (shown.next > STRIDE) == bool(stride)
+        assert shown.output == unseen.output

@@ -19,9 +19,12 @@ from harness_common.core.step import COMPACT
 from harness_common.store.claim import unclaim
 from harness_worker.advance import answer
 from harness_worker.budgets import PLATFORM, reserve
+from harness_worker.tools.catalog import Catalog
+from harness_worker.tools.registry import ToolRegistry
 from tests.store.play import sql
 from tests.worker.runtime import claim_tools_step, make_runtime
 from tests.worker.test_handoff import put
+from tests.worker.tool_steps import a_tool
 
 
 class NoPrices:
@@ -179,3 +182,27 @@ async def test_what_was_reserved_for_a_step_that_is_given_back_is_free_again(pla
             assert (await account(play, who))["reserved_tokens"] == 0
     assert (await play.read(run_id)).reserved_tokens == 0
     assert (await play.read(run_id)).claim_id is None
+
+
+async def test_all_of_a_prompt_is_reserved_for(play, runtime):
+    """Tools may be longer than what is said; a Chinese character is a token or more."""
+    await limit(play, tokens_per_day=50_000)
+
+    async def reserved(said: str, **spec: Any) -> int:
+        before = await account(play)
+        ctx = await claim_tools_step(runtime, play, await play.start(said))
+        await reserve(replace(ctx, spec=AgentSpec(model="fake/x", max_output_tokens=100, **spec)))
+        after: int = (await account(play))["reserved_tokens"]
+        return after - (before["reserved_tokens"] if before else 0)
+
+    least = await reserved("hi")
+    assert least < 200
+    assert await reserved("\u5929" * 3_000) > 3_000
+
+    async def look(ctx: Any) -> None:
+        del ctx
+
+    tool = a_tool("look", "read", look, description="x" * 6_000)
+    runtime.catalog = Catalog(ToolRegistry([tool]))
+    assert await reserved("hi", tools=("look",)) > least + 1_500
+    assert await reserved("hi", memory={"recall_tokens": 900}) >= least + 900

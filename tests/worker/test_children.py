@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness_common.blobs.local import LocalBlobs
 from harness_common.broker.publish import Doorbell
 from harness_common.commands import cancel_run, retry_run
 from harness_common.contracts.tool import EffectClass, StartChild
@@ -16,6 +17,7 @@ from harness_common.core.inputs import StepFailed
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
 from harness_common.core.step import Failure, ModelAnswered, ToolsDone, ToolsWaiting
+from harness_common.store.artifacts import read_artifact
 from harness_worker.runtime import Runtime
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cancel import CancelLoop
@@ -300,3 +302,19 @@ async def test_a_retried_parent_takes_what_its_child_has_given(play, db):
     done = await tools.run(replace(again, run=(await play.read(made))))
     assert isinstance(done, ToolsDone)
     assert [o.content for o in done.outcomes] == ["result of the first", "result of the second"]
+
+
+async def test_a_childs_long_output_is_kept_whole_and_says_that_it_is_cut(play, db, tmp_path):
+    runtime = await make_runtime(db, tools=[spawn()])
+    runtime.blobs = LocalBlobs(tmp_path)
+    parent, ctx = await parent_at_spawn(play, runtime)
+    await tools.run(ctx)
+    (child,) = await children_of(play, parent)
+    output = "0123456789" * 5_000
+    await play.step(child["id"], ModelAnswered(Message("assistant", (Text(output),)), "stop", "m"))
+    done = await tools.run(ctx)
+    assert isinstance(done, ToolsDone)
+    (outcome,) = done.outcomes
+    assert f"the whole is artifact {outcome.artifacts[0]}" in outcome.content
+    _, raw = await read_artifact(db, runtime.blobs, play.tenant_id, outcome.artifacts[0])
+    assert raw.decode() == output

@@ -114,3 +114,46 @@ async def test_summaries_that_were_paid_before_the_step_was_put_off_are_on_recor
     assert (run.state.status, run.state.next_kind) == (Status.DELAYED, "compact")
     assert run.state.input_tokens > 1_000
     assert run.state.output_tokens > 0
+
+
+async def test_options_of_the_agents_own_answers_do_not_spoil_its_summaries(db, play):
+    class Strict(CountingServer):
+        def _next(self, request):
+            body = self.requests[-1]["body"]
+            if "parallel_tool_calls" in body and not body.get("tools"):
+                return refusal(400, "parallel_tool_calls is only allowed with tools")
+            return super()._next(request)
+
+    server = Strict(36)
+    async with open_bench(db, play, server) as bench:
+        await bench.agent(
+            model="openai/o3",
+            context=SMALL,
+            model_options={
+                "parallel_tool_calls": False,
+                "response_format": {"type": "json_object"},
+            },
+        )
+        run = await bench.run()
+        assert run.state.status is Status.SUCCEEDED, run.state.error
+        compactions = await bench.payloads(run.id, "context.compacted")
+        assert {c["how"] for c in compactions} == {"summarised"}
+    asked = server.summary_bodies[0]
+    assert "response_format" not in asked
+    # A model that thinks before it answers needs room for both.
+    assert asked["max_tokens"] == 200 + 100
+
+
+async def test_a_compaction_asks_for_no_summary_that_the_run_has_no_budget_for(db, play):
+    server = CountingServer(36)
+    async with open_bench(db, play, server) as bench:
+        rules = {**SMALL, "window_tokens": 2_500, "summary_tokens": 100}
+        await bench.agent(context=rules, max_tokens_total=1_500)
+        run_id = await bench.start("Count the cars. " * 1_200)
+        while (run := await play.read(run_id)).state.status is Status.RUNNING:
+            await answer(bench.runtime, play.tenant_id, run_id, run.version)
+        assert run.state.stop_reason == "token_budget_exceeded"
+        (compacted,) = await bench.payloads(run_id, "context.compacted")
+    assert compacted["how"] == "extracted"
+    assert compacted["note"].startswith("TOKEN_BUDGET_EXCEEDED")
+    assert len(server.summary_bodies) <= 2

@@ -265,6 +265,29 @@ async def test_when_all_fail_the_most_hopeful_failure_counts(chain):
     assert failed["error"]["code"] == "MODEL_UNAVAILABLE"
 
 
+async def test_a_prompt_too_long_for_the_stand_in_alone_waits_for_the_agents_own_model(chain):
+    """Only when its attempts are used up the conversation is cut down to the other's window."""
+    await chain.spec(retry={"max_attempts": 2})
+    chain.first.default = refusal(529, "Overloaded", headers={"Retry-After": "40"})
+    chain.second.default = refusal(400, "prompt is too long: 300000 tokens > 200000 maximum")
+    run_id = await chain.run()
+    assert chain.second.calls == 1
+    assert not await chain.told(run_id, "context.full")
+    (failed,) = await chain.told(run_id, "step.failed")
+    assert failed["error"]["category"] == "limited"
+    await chain.delay_over()
+    chain.first.default = refusal(500, "oops")
+    await chain.step(run_id)
+    assert not await chain.told(run_id, "context.full")
+    await chain.step(run_id)
+    assert (chain.first.calls, chain.second.calls) == (3, 2)
+    assert len(await chain.told(run_id, "context.full")) == 1
+    # One that can never serve is not waited for.
+    chain.first.default = refusal(401, "no")
+    run_id = await chain.run()
+    assert len(await chain.told(run_id, "context.full")) == 1
+
+
 async def test_what_the_first_was_asked_is_put_right_for_the_next(chain):
     """Ids are unique, the other's material stays behind, options of the other provider too."""
     await chain.spec(model_options={"top_p": 0.5, "seed": 7}, temperature=0.3)

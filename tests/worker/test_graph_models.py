@@ -14,7 +14,14 @@ from harness_api.responses.ids import Ref
 from harness_api.responses.walk import Answered, Walk
 from harness_common.commands import cancel_run
 from harness_common.contracts.agent import AgentSpec
-from harness_common.contracts.model import ChatRequest, ChatResult, Finish, OnDelta, Usage
+from harness_common.contracts.model import (
+    Capabilities,
+    ChatRequest,
+    ChatResult,
+    Finish,
+    OnDelta,
+    Usage,
+)
 from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
 from harness_common.core.message import Message, Text
 from harness_common.core.run import Status
@@ -442,3 +449,58 @@ output: "said ${/nodes/c/output}"
     facts = await Walk(db, play.tenant_id, Ref(run_id)).news()
     said = [fact.message.text() for fact in facts if isinstance(fact, Answered)]
     assert said == ["", "", "said three"]
+
+
+async def test_what_the_ledger_has_is_paid_by_a_run_whose_step_fails_for_good(play, db):
+    """The limit of the second answer ends after the run's own time."""
+    models = Models(x=["one", Limited("later", retry_after_s=600)])
+    runtime = await worker(db, IN_TURN, models)
+    run_id = await play.start("it", timeout_s=60)
+    await step(runtime, play, run_id)
+    assert await step(runtime, play, run_id) is Status.FAILED
+    state = (await play.read(run_id)).state
+    assert (state.stop_reason, state.input_tokens) == ("deadline_exceeded", 7)
+    await play.check_whole(run_id)
+
+
+async def test_a_node_reserves_for_the_longer_prompts_of_what_is_asked_again(play, db):
+    """Asked up to three times, the second and third time with one and two answers before."""
+    runtime = await worker(db, CLASSIFY, Models(), max_output_tokens=1_000)
+    run_id = await play.start("it")
+    await step(runtime, play, run_id)
+    ctx = await claim_tools_step(runtime, play, run_id)
+    ctx = replace(ctx, spec=await runtime.agent(ctx.run))
+    tokens, _ = most_of_nodes(ctx)
+    assert 3 * 1_000 + (1 + 2) * 1_000 < tokens < 15_000
+
+
+async def test_a_streamed_node_tells_that_a_model_broke_off_before_it(play, db):
+    """So that whoever reads the record numbers its text as whoever saw it did."""
+
+    class Streams(Models):
+        capabilities = Capabilities()
+
+        def get(self, name: str) -> Any:
+            one = super().get(name)
+            one.capabilities = self.capabilities
+            chat = one.chat
+
+            async def shown(request: ChatRequest, on_delta: OnDelta | None = None) -> ChatResult:
+                assert on_delta is not None
+                await on_delta("so")
+                answer: ChatResult = await chat(request)
+                return answer
+
+            one.chat = shown
+            return one
+
+    models = Streams(x=[Permanent("no such key", code="MODEL_AUTH")], y=["so it is"])
+    text = ONE.replace("MORE", "parse: text")
+    runtime = await worker(db, text, models, fallback_models=["fake/y"])
+    run_id = await play.start("it")
+    assert await go_on(runtime, play, run_id) is Status.SUCCEEDED
+    (said,) = await told(play, run_id, "model.answered")
+    assert said["restarts"] == 1
+    walk = Walk(db, play.tenant_id, Ref(run_id))
+    (fact,) = [f for f in await walk.news() if isinstance(f, Answered)]
+    assert (fact.restarts, fact.node) == (1, "so it is")

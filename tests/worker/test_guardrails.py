@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from harness_common.commands import cancel_run
 from harness_common.contracts.model import ChatRequest, ChatResult, Usage
 from harness_common.core.errors import Limited
-from harness_common.core.message import Message, Text
+from harness_common.core.message import Message, Text, ToolResult, ToolUse
 from harness_common.core.run import Status
 from harness_common.plugins import discover
 from harness_common.store import json_codec
 from harness_worker.runtime import Runtime
-from tests.store.play import Play, sql
+from harness_worker.tools.catalog import Catalog
+from harness_worker.tools.registry import ToolRegistry
+from tests.store.play import Play, ran, sql
 from tests.worker.runtime import FakeModels, make_runtime, say_nothing
 from tests.worker.test_handoff import put
-from tests.worker.tool_steps import events, work
+from tests.worker.tool_steps import a_tool, asks, events, work
 
 
 class Talker(FakeModels):
@@ -269,3 +274,192 @@ async def test_judges_that_were_asked_before_a_compaction_are_paid(play, db):
     assert (state.input_tokens, state.output_tokens, state.cost_usd) == (10, 5, 0.5)
     (full,) = await events(play, run_id, "context.full")
     assert full["payload"]["spent"] == {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.5}
+
+
+async def spec_of(db: Any, **fields: Any) -> None:
+    """Change the agent `a`."""
+    await sql(
+        db,
+        "UPDATE agents SET spec = spec || cast(:f AS jsonb) WHERE name = 'a'",
+        f=json_codec.dumps_text(fields),
+    )
+
+
+NOTE = {
+    "type": "object",
+    "properties": {"note": {"type": "string"}},
+    "required": ["note"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "rail",
+    [
+        {"kind": "pii", "kinds": ["credit_card"]},
+        {"kind": "deny", "patterns": [r"\b4111 1111 1111 1111\b"]},
+    ],
+)
+@pytest.mark.parametrize("action", ["rewrite", "block"])
+async def test_a_json_answer_is_looked_at_as_it_will_be_read(play, db, rail, action):
+    """In JSON a line break is `\\n`, whose letter stands right before the word behind it."""
+    rails = {"output": [{**rail, "action": action}]}
+    said = '{ "note": "paid with\\n4111 1111 1111 1111" }'
+    runtime, _ = await guarded(play, db, rails, said)
+    await spec_of(db, output_schema=NOTE)
+    run_id = await play.start("how was it paid?")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    if action == "block":
+        assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
+    else:
+        name = "credit_card" if rail["kind"] == "pii" else "removed"
+        assert state.output == f'{{"note":"paid with\\n[{name}]"}}'
+    assert "1111" not in str(await play.messages(run_id))
+
+
+async def test_an_answer_in_an_action_is_looked_at_as_it_is_given(play, db):
+    rails = {
+        "output": [
+            {"kind": "deny", "patterns": [r"\bsecret\b"], "action": "rewrite"},
+            {"kind": "max_chars", "limit": 30},
+        ]
+    }
+
+    def act(**given: str) -> str:
+        action = {"name": "respond_directly", "input": given, "confidence": 1}
+        return json.dumps({"thought": "I have what it takes", "action": action})
+
+    runtime, talker = await guarded(play, db, rails, act(answer="Well:\nsecret things"))
+    runtime.catalog = Catalog(ToolRegistry([a_tool("look", "read", say_nothing)]))
+    await spec_of(db, tools=["look"], contract={"actions": "always"})
+    run_id = await play.start("say it")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    assert (state.status, state.output) == (Status.SUCCEEDED, "Well:\n[removed] things")
+    # That the answer comes next is no answer yet, and no rail's business.
+    talker.answers += [act(), "short"]
+    second = await play.start("say it again")
+    for _ in range(2):
+        await work(runtime, play, second)
+    state = (await play.read(second)).state
+    assert (state.status, state.output) == (Status.SUCCEEDED, "short")
+    # What a session remembers is the answer, too.
+    talker.answers.append(act(answer="fine"))
+    third = await play.start("and now?")
+    await work(runtime, play, third)
+    (session,) = await sql(
+        db, "SELECT memory_summary FROM sessions s JOIN runs r ON r.session_id = s.id "
+        "WHERE r.id = :r", r=third,
+    )  # fmt: skip
+    assert session["memory_summary"].endswith("and now? → fine")
+
+
+@pytest.mark.parametrize("kind", ["deny", "judge"])
+async def test_what_was_refused_is_shown_to_no_later_run_of_the_session(play, db, kind):
+    rail = {"deny": {"kind": "deny", "patterns": ["(?i)codes"]},
+            "judge": {"kind": "judge", "agent": "critic"}}[kind]  # fmt: skip
+    verdicts = ['{"ok": false, "why": "it is bad"}', '{"ok": true}']
+    runtime, talker = await guarded(play, db, {"input": [rail]}, "no", verdicts=verdicts)
+    await put(play, "critic", system="You are strict.")
+    first = await play.start("tell me the CODES")
+    await work(runtime, play, first)
+    refused = await play.read(first)
+    assert refused.state.stop_reason == "guardrail_blocked"
+    second = await play.start("do what I asked for", session_id=refused.session_id)
+    await work(runtime, play, second)
+    assert (await play.read(second)).state.output == "no"
+    told = [m.text() for m in talker.asked[-1].messages]
+    assert told == ["[This message was withheld by a guardrail.]", "do what I asked for"]
+
+
+async def test_what_no_rail_has_looked_at_is_withheld_from_the_next_run(play, db):
+    """A run that was cancelled before its first step leaves its message to the session."""
+    rails = {"input": [{"kind": "deny", "patterns": ["(?i)codes"]}]}
+    runtime, talker = await guarded(play, db, rails, "no")
+    first = await play.start("tell me the CODES")
+    session_id = (await play.read(first)).session_id
+    await cancel_run(db, play.tenant_id, first, by="ann")
+    await work(runtime, play, first)
+    assert (await play.read(first)).state.status is Status.CANCELLED
+    second = await play.start("do what I asked for", session_id=session_id)
+    await work(runtime, play, second)
+    assert "CODES" not in str(talker.asked[-1].messages)
+
+
+@pytest.mark.parametrize("action", ["rewrite", "ask_again"])
+async def test_an_answer_that_ends_the_run_by_a_condition_is_looked_at_too(play, db, action):
+    rails = {"output": [{"kind": "deny", "patterns": ["s3cret"], "action": action}]}
+    runtime, talker = await guarded(play, db, rails)
+    await spec_of(db, tools=["look"], stop_when=[{"text": "DONE"}])
+    uses = (Text("DONE: s3cret"), ToolUse("c", "look", {}))
+
+    async def chat(request: ChatRequest, on_delta: Any = None) -> ChatResult:
+        del request, on_delta
+        return ChatResult(Message("assistant", uses), Usage(10, 5), "tool_calls", "fake/x")
+
+    runtime.catalog = Catalog(ToolRegistry([a_tool("look", "read", say_nothing)]))
+    setattr(talker, "chat", chat)  # noqa: B010
+    run_id = await play.start("go")
+    await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    if action == "rewrite":
+        assert (state.status, state.output) == (Status.SUCCEEDED, "DONE: [removed]")
+    else:
+        assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
+    assert "s3cret" not in str(await play.messages(run_id))
+
+
+async def test_an_answer_to_a_question_is_said_by_a_user_too(play, db):
+    rails = {"input": [{"kind": "pii", "kinds": ["email"], "action": "rewrite"},
+                       {"kind": "judge", "agent": "critic"}]}  # fmt: skip
+    verdicts = ['{"ok": true}', '{"ok": true}', '{"ok": true}', '{"ok": false}', '{"ok": true}']
+    runtime, talker = await guarded(play, db, rails, "thanks", "hello", verdicts=verdicts)
+    await put(play, "critic")
+
+    async def answered(text: str) -> UUID:
+        run_id: UUID = await play.start("hi")
+        await play.step(run_id, asks(("ask_user", {"question": "your address?"}), ("look", {})))
+        await play.step(run_id, ran(text, "ann@example.com"))
+        await work(runtime, play, run_id)
+        return run_id
+
+    run_id = await answered("it is ann@example.com")
+    assert (await play.read(run_id)).state.output == "thanks"
+    results = [b for b in talker.asked[-1].messages[-1].content if isinstance(b, ToolResult)]
+    assert [b.content for b in results] == ["it is [email]", "ann@example.com"]
+    assert "it is [email]" in talker.asked[1].messages[0].text(), "the judge has read it, too"
+    run_id = await answered("do bad things")
+    refused = await play.read(run_id)
+    assert refused.state.stop_reason == "guardrail_blocked"
+    run_id = await play.start("and now?", session_id=refused.session_id)
+    await work(runtime, play, run_id)
+    assert (await play.read(run_id)).state.output == "hello"
+    assert "bad things" not in str(talker.asked[-1].messages)
+
+
+@pytest.mark.parametrize("action", ["rewrite", "block"])
+async def test_an_answer_that_has_not_its_form_is_not_kept_as_it_was_either(play, db, action):
+    rails = {"output": [{"kind": "deny", "patterns": ["s3cret"], "action": action}]}
+    runtime, talker = await guarded(play, db, rails, *["it is s3cret"] * 3)
+    await spec_of(db, output_schema=NOTE)
+    run_id = await play.start("what is it?")
+    while (state := (await play.read(run_id)).state).status is Status.RUNNING:
+        await work(runtime, play, run_id)
+    assert state.status is Status.FAILED
+    assert "s3cret" not in str(await play.messages(run_id))
+    assert "s3cret" not in str(state.error)
+    assert "s3cret" not in str(talker.asked[-1].messages)
+
+
+async def test_the_record_of_a_repair_holds_nothing_that_a_rail_took_out(play, db):
+    rails = {"output": [{"kind": "pii", "kinds": ["credit_card"], "action": "rewrite"}]}
+    said = '```json\n{"note": "paid\\n4111 1111 1111 1111",}\n```'
+    runtime, _ = await guarded(play, db, rails, said)
+    await spec_of(db, output_schema=NOTE)
+    run_id = await play.start("how was it paid?")
+    await work(runtime, play, run_id)
+    assert (await play.read(run_id)).state.output == '{"note":"paid\\n[credit_card]"}'
+    (repaired,) = await events(play, run_id, "answer.repaired")
+    assert "[credit_card]" in str(repaired["payload"])
+    assert "1111" not in str(await play.events(run_id))

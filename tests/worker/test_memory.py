@@ -14,11 +14,12 @@ from harness_common.core.run import Status
 from harness_common.core.taint import UNTRUSTED
 from harness_common.embeddings.local import LocalEmbedder
 from harness_common.settings import Settings
-from harness_common.store import json_codec
+from harness_common.store import json_codec, memories
 from harness_common.store.audit import Actor
 from harness_common.store.context_reads import read_context
+from harness_common.store.memories import NewFact, Whose
 from harness_common.store.policies import TENANT, put_policy
-from harness_worker.memory.recall import memory_section
+from harness_worker.memory.recall import RECALLED, memory_section
 from harness_worker.memory.run_memory import RunMemory
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.service import tick
@@ -26,6 +27,7 @@ from harness_worker.scheduler.wake import WakeLoop
 from harness_worker.tools import memory_forget, memory_save, memory_search
 from tests.store.play import Play, make_key, make_tenant, sql
 from tests.worker.runtime import make_runtime, make_shared
+from tests.worker.test_handoff import put
 from tests.worker.tool_steps import asked, asks, work
 
 pytestmark = pytest.mark.anyio
@@ -255,3 +257,32 @@ async def test_a_child_and_a_fork_have_the_memory_of_the_same_user(db, desk):
         r=forked.run_id,
     )  # fmt: skip
     assert row["user_id"] == "ann"
+
+
+async def test_an_agent_that_a_run_is_handed_to_is_told_what_it_remembers_itself(db, play):
+    prompts = []
+
+    async def chat(request):
+        prompts.append(request.system)
+
+    runtime = await make_runtime(db, chat=chat)
+    await put(play, "a", 2, system="I am a.", handoffs=("billing",), memory={})
+    await put(play, "billing", system="I am billing.", memory={})
+    for scope, text in (("a", "Ann asks about parcels"), ("billing", "Ann pays by invoice")):
+        whose = Whose(play.tenant_id, scope, "ann")
+        await memories.save(db, whose, NewFact(text), None, 100)
+    run_id = await play.start("what does Ann do about parcels, pay by invoice?", user_id="ann")
+    await work(runtime, play, run_id)
+    assert "asks about parcels" in prompts[-1]
+    assert "invoice" not in prompts[-1]
+    run_id = await play.start("what does Ann do about parcels, pay by invoice?", user_id="ann")
+    await play.step(run_id, asks(("transfer_to_billing", {"reason": "it is about money"})))
+    await sql(  # as its first step leaves it that was told nothing
+        db, "UPDATE runs SET memo = memo || cast(:m AS jsonb) WHERE id = :r", r=run_id,
+        m=json_codec.dumps_text({RECALLED: []}),
+    )  # fmt: skip
+    await work(runtime, play, run_id)
+    await work(runtime, play, run_id)
+    assert prompts[-1].startswith("I am billing.")
+    assert "Ann pays by invoice" in prompts[-1]
+    assert "parcels" not in prompts[-1]

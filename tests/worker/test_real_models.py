@@ -4,13 +4,20 @@ goes back.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from harness_common.contracts.agent import AgentSpec
+from harness_common.core.message import user
 from harness_common.core.run import Status
 from harness_common.settings import ModelSettings
+from harness_worker.steps.tool_choice import tool_choice
 from tests.fakes.openai_server import Answer, FakeOpenAI
 from tests.fakes.responses_form import call_item, created, ended, reasoning_item, text_item
+from tests.store.play import say
 from tests.worker.real_models import agent_is, run_to_its_end, worker_of
+from tests.worker.runtime import claim_tools_step, make_runtime
 
 CALL = Answer(pieces=("I add.",), tools=(("add", '{"a": 2, "b": 3}'),))
 NAMED = {
@@ -32,6 +39,18 @@ async def test_a_tool_is_forced_at_the_first_answer_only(db, play, provider):
         (call,) = await play.calls(run_id)
         assert (call["status"], call["result"]) == ("succeeded", "5")
         await play.check_whole(run_id)
+
+
+async def test_the_first_answer_is_the_runs_and_not_that_of_what_a_compaction_left(db, play):
+    runtime = await make_runtime(db)
+    run_id = await play.start("What is 2 + 3?")
+    spec = AgentSpec(tools=("add",), tool_choice={"first": "required", "each": "none"})
+    chosen = []
+    for _ in range(2):
+        ctx = await claim_tools_step(runtime, play, run_id)
+        chosen.append(tool_choice(replace(ctx, spec=spec, messages=(user("[a summary]"),)), ()))
+        await play.settle(ctx.run, say(tools=("add",)))
+    assert chosen == ["required", "none"]
 
 
 @pytest.mark.parametrize("provider", NAMED)

@@ -240,7 +240,8 @@ _IS: Final[Mapping[str, Callable[[Json], bool]]] = {
     "array": lambda v: isinstance(v, list),
     "object": lambda v: isinstance(v, dict),
     "number": _is_number,
-    "integer": lambda v: _is_number(v) and float(v).is_integer(),
+    # A float cannot hold every integer that may come.
+    "integer": lambda v: _is_number(v) and (isinstance(v, int) or v.is_integer()),
 }
 
 

@@ -253,6 +253,8 @@ def history(t: Tables, p: Params) -> list[Row]:
     for run in _chain(t, p["tenant_id"], p["prev_run_id"]):
         context = run["memo"].get("context")
         first = (context or {}).get("from") or 1
+        blocked = run["stop_reason"] == "guardrail_blocked"
+        refused = run["memo"].get("refused_from") if blocked else None
         shown = [m for m in _by(t.messages.of(run["tenant_id"], run["id"]), "n") if m["n"] >= first]
         out = [
             {
@@ -260,6 +262,9 @@ def history(t: Tables, p: Params) -> list[Row]:
                 "context": context,
                 "n": m["n"],
                 "body": json_codec.dumps_text(m["body"]),
+                "refused": refused is not None
+                and m["n"] >= refused
+                and m["role"] in {"user", "tool"},
             }
             for m in shown
         ] + out

@@ -6,7 +6,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness_common.contracts.action import RESPOND, Action, Illegal, Reader, action_prompt, hedged
+from harness_common.contracts.action import (
+    CALL_OF_ACTION,
+    RESPOND,
+    Action,
+    Illegal,
+    Reader,
+    action_prompt,
+    hedged,
+)
 from harness_common.contracts.model import ChatResult, ToolDef
 from harness_common.contracts.output import compact
 from harness_common.contracts.repair.log import Log, moved
@@ -67,7 +75,7 @@ def _call(terms: Terms, answer: ChatResult, action: Action) -> Read:
         ]
         return _refused(terms, answer, problems)
     calls = Calls(terms)
-    calls.uses.append(ToolUse(f"action_{terms.step}", action.name, arguments))
+    calls.uses.append(ToolUse(f"{CALL_OF_ACTION}{terms.step}", action.name, arguments))
     calls.repairs += log.repairs
     about = {"call": f"{terms.step + 1}.0", "tool": action.name}
     calls.events += repaired(terms, "action", log.repairs, **about)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harness_common.contracts.action import CALL_OF_TEXT
 from harness_common.contracts.model import ChatResult
 from harness_common.contracts.output import compact
 from harness_common.contracts.repair.calls import TextCall, has_marks, text_calls
@@ -75,7 +76,7 @@ def _use_of(terms: Terms, index: int, call: TextCall, said: str, log: Log) -> To
         value = log.value("", kind, value, inner.value)
     if not isinstance(name, str) or not isinstance(value, dict):
         raise Unreadable("unreadable", "a call has a name and arguments")
-    return ToolUse(f"text_{terms.step}_{index}", name, value)
+    return ToolUse(f"{CALL_OF_TEXT}{terms.step}_{index}", name, value)
 
 
 def _take(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness_common.contracts.contract import ContractSpec
+from harness_common.contracts.guardrails import PluginRail
 from harness_common.contracts.model import Capabilities
 from harness_common.contracts.tool import EffectClass, ToolSpec
 from harness_common.core.doubt import CONTRACT
@@ -13,6 +14,7 @@ from harness_common.core.message import Json
 from harness_common.redaction import redactor
 from harness_worker.models.redact import blot
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.guardrails import blotted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,11 @@ class Terms:
     """Whether the run may take no answer after this one."""
     memo: Mapping[str, Json] | None = None
     clean: Callable[[str], str] = str
-    """Blots secrets out of what is put on record."""
+    """Blots secrets, and what guardrails refuse, out of what is put on record."""
+    guarded: bool = False
+    """Whether answers are looked at by a plugin: what was said is not quoted then, since nobody
+    else knows what of it may be.
+    """
 
     @property
     def reasks(self) -> int:
@@ -50,7 +56,7 @@ class Terms:
 def terms_of(ctx: StepContext, can: Capabilities, tools: Sequence[ToolSpec]) -> Terms:
     """Read what holds in this step."""
     spec, memo = ctx.spec.contract, ctx.run.state.memo.get(CONTRACT)
-    tenant_id = ctx.run.tenant_id
+    tenant_id, rails = ctx.run.tenant_id, ctx.spec.guardrails.output
     asks_by_text = spec.actions == "always" or not can.tools
     answering = bool(memo and memo.get("answering"))
     return Terms(
@@ -63,5 +69,6 @@ def terms_of(ctx: StepContext, can: Capabilities, tools: Sequence[ToolSpec]) -> 
         answering=answering,
         is_last=ctx.is_last_answer,
         memo=memo,
-        clean=lambda text: blot(redactor.clean(tenant_id, text)),
+        clean=lambda text: blotted(rails, blot(redactor.clean(tenant_id, text))),
+        guarded=any(isinstance(rail, PluginRail) for rail in rails),
     )

@@ -9,6 +9,7 @@ from harness_common.contracts.repair.log import Repair, counts, to_json
 from harness_common.core import events as ev
 from harness_common.core.doubt import CONTRACT
 from harness_common.core.events import Event
+from harness_common.core.guardrail import WITHHELD
 from harness_common.core.guidance import Guidance
 from harness_common.core.hints import hint
 from harness_common.core.message import Json
@@ -46,7 +47,7 @@ def refused(
     listed = in_words(problems)
     if cut:
         listed += "; it was cut off at the limit of one answer, so be brief"
-    quoted = terms.clean(_quoted(said))
+    quoted = WITHHELD if terms.guarded else _quoted(terms.clean(said))
     told: dict[str, Json] = {
         "level": 2,
         "of": of,
