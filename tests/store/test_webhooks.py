@@ -78,6 +78,7 @@ class Desk:
 @pytest.fixture
 async def desk(db, play, server, tmp_path):
     settings = Settings(data_dir=tmp_path, egress=EgressSettings(loopback=True))
+    load_pepper(settings)  # the API, which told the secrets, has made it
     server.pages["/hook"] = Page(b"ok")
     return Desk(db, play, server, await make_shared(db, settings=settings))
 
@@ -104,6 +105,17 @@ async def test_the_end_of_a_run_is_told_once_and_signed(desk, tmp_path):
         "delivered", 1, 200,
     )  # fmt: skip
     assert head["webhook-id"] == encode("delivery", delivery["id"])
+
+
+async def test_nothing_is_signed_with_a_secret_that_nobody_was_told(desk, tmp_path):
+    """A scheduler that does not know the pepper of the API must not make one of its own."""
+    await desk.add("run.succeeded")
+    await desk.end_a_run()
+    kept = (tmp_path / "pepper").rename(tmp_path / "elsewhere")
+    assert await desk.deliver() == 0
+    assert not (tmp_path / "pepper").exists()
+    kept.rename(tmp_path / "pepper")
+    assert await desk.deliver() == 1
 
 
 async def test_it_is_queued_with_the_event_or_not_at_all(desk):
