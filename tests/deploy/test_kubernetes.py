@@ -161,7 +161,7 @@ def test_workers_are_scaled_by_how_long_runs_wait():
     assert "replicas" not in named("harness-worker")["spec"]
     assert 1 < scaled["minReplicaCount"] < scaled["maxReplicaCount"]
     queries = [trigger["metadata"]["query"] for trigger in scaled["triggers"]]
-    assert any("harness_doorbell_wait_seconds" in query for query in queries)
+    assert any("harness_queue_wait_seconds" in query for query in queries)
     assert named("harness-api", "HorizontalPodAutoscaler")["spec"]["minReplicas"] == 2
 
 
