@@ -164,9 +164,7 @@ def make_tenant(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What people call it.")],
     as_json: Json = False,
 ) -> None:
-    """Make another tenant and print its first admin key. Needs the database login of the system and
-    the pepper of the API, as schedulers have them; beside a `harness dev` it finds both.
-    """
+    """Make another tenant and print its first admin key; run it where a scheduler could run."""
     from harness_api.cli.dev_file import read_dev_file
     from harness_common.settings import settings
 
