@@ -69,6 +69,8 @@ class DeliverLoop:
         begun = 0
         if room > KEPT:
             begun = taken = await self._take(pepper, room - KEPT, ())
+            if not taken:
+                await self._hold_strays()
             if taken < room - KEPT:
                 return begun
         while len(self.sending) < AT_ONCE and time.monotonic() >= self._search_at:
@@ -77,6 +79,13 @@ class DeliverLoop:
                 self._search_at = time.monotonic() + _SEARCH_S
             begun += taken
         return begun
+
+    async def _hold_strays(self) -> None:
+        """Hold what is due to webhooks that are disabled: given up, it would not be sent after they
+        are enabled.
+        """
+        for row in await self._shared.db.fetch("webhooks_stray", {"term": self._shared.term}):
+            await self._shared.db.fetch("webhook_hold", row)
 
     async def _know_pepper(self) -> bytes | None:
         """Return the pepper that the API has. One made here would sign with secrets that nobody was

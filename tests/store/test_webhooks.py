@@ -219,6 +219,21 @@ async def test_gone_disables_at_once_and_holds_the_rest(desk):
     assert row["disabled_why"] == "it answered 410 Gone"
 
 
+async def test_what_came_in_the_moment_of_a_disable_is_held_and_sent_later(desk):
+    """An event that did not see it yet, or a scheduler that died after it, leaves it pending."""
+    hook = await desk.add("run.succeeded")
+    await desk.end_a_run()
+    await sql(desk.db, "UPDATE webhooks SET disabled_at = now(), disabled_why = 'failures'")
+    assert await desk.deliver() == 0
+    assert desk.server.seen == []
+    (delivery,) = await desk.deliveries(hook)
+    assert delivery["status"] == "held"
+    await store.set_webhook(desk.db, desk.play.tenant_id, hook["id"], ME, disabled=False)
+    assert await desk.deliver() == 1
+    (delivery,) = await desk.deliveries(hook)
+    assert delivery["status"] == "delivered"
+
+
 async def test_a_new_secret_signs_beside_the_old_one(desk):
     hook = await desk.add("run.succeeded")
     await store.rotate_secret(desk.db, desk.play.tenant_id, hook["id"], ME)
