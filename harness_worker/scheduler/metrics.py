@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from harness_common.store.db import Database, DatabaseUnavailable, Row
+from harness_common.telemetry.export import OUTCOMES
 from harness_common.telemetry.labels import Bounded
 
 COUNTED_TO: Final = 10_000
@@ -57,6 +58,9 @@ recoveries = Counter(
     "harness_recoveries", "Runs given back after their process was lost", ["reason"],
     registry=REGISTRY,
 )  # fmt: skip
+# Begun at 0: in a series that begins with what happened Prometheus sees no increase.
+for _reason in (*(reason for _, reason in _RECOVERIES), "unknown_worker", "other"):
+    recoveries.labels(_reason)
 leader = Gauge("harness_leader", "1 while this scheduler leads", registry=REGISTRY)
 doorbells_lost = Gauge(
     "harness_scheduler_doorbells_lost",
@@ -66,6 +70,8 @@ doorbells_lost = Gauge(
 spans = Counter(
     "harness_spans", "Spans of traces, by what became of them", ["outcome"], registry=REGISTRY
 )
+for _outcome in OUTCOMES:
+    spans.labels(_outcome)
 
 
 def recovery_reason(died_why: str | None) -> str:

@@ -154,6 +154,20 @@ def test_a_scheduler_that_postgres_does_not_answer_says_so():
     assert [(s.name, s.value) for s in family.samples] == [("harness_database_answers", 0.0)]
 
 
+def test_what_alerts_count_is_there_before_it_happens():
+    """Prometheus sees no increase in a series that begins with it: two hundred runs that lose their
+    process at once, for the first time, would go unnoticed.
+    """
+    found: dict[str, set[str]] = {}
+    for registry in (Metrics().registry, of_worker.REGISTRY, of_scheduler.REGISTRY):
+        for family in registry.collect():
+            for one in family.samples:
+                found.setdefault(one.name, set()).update(one.labels.values())
+    reasons = {reason for _, reason in of_scheduler._RECOVERIES}
+    assert found["harness_recoveries_total"] >= reasons
+    assert found["harness_spans_total"] == {"sent", "dropped", "refused"}
+
+
 def test_labels_are_those_whose_values_are_bounded():
     for name, labels in known().items():
         assert labels <= BOUNDED | OF_PROMETHEUS, name
