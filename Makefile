@@ -94,7 +94,7 @@ lock: setup ## Resolve pyproject.toml again into requirements.lock (keeps pins t
 	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes \
 		--no-emit-index-url --no-header --universal --python-version 3.11 --quiet \
 		-o requirements.lock $(ARGS)
-	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --constraint requirements.lock --generate-hashes \
+	$(UV_ENV) $(BIN)/uv pip compile pyproject.toml --extra otel --extra s3 --constraint requirements.lock --generate-hashes \
 		--no-emit-index-url --no-header --no-annotate --universal --python-version 3.11 --quiet \
 		-o deploy/requirements.lock
 

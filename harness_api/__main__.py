@@ -27,8 +27,9 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
-        loop = self._app.state.loop
-        loop.call_soon_threadsafe(stop_streams, self._app)
+        loop = getattr(self._app.state, "loop", None)  # not yet there while it starts
+        if loop is not None:
+            loop.call_soon_threadsafe(stop_streams, self._app)
 
 
 def main() -> int:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from harness_common.telemetry.export import OUTCOMES
+
 
 class Metrics:
     """The metrics of one app, in a registry of their own."""
@@ -59,6 +61,8 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in OUTCOMES:
+            self.spans.labels(outcome)
 
     def count_spans(self, outcome: str, n: int) -> None:
         """Count spans of this process."""

@@ -41,12 +41,21 @@ class SentinelUrl:
         """What a connection to a Sentinel logs in with."""
         return {"password": self.sentinel_password} if self.sentinel_password else {}
 
+    def for_people(self) -> str:
+        """Write it without its passwords."""
+        return f"{SCHEME}{','.join(self._hosts)}/{self.primary}/{self.db}"
+
     def for_kombu(self) -> str:
         """Write it as kombu reads it: a URL for each Sentinel, the name of the primary apart."""
         login = ""
         if self.password is not None:
             login = f"{quote(self.username or '', safe='')}:{quote(self.password, safe='')}@"
-        return ";".join(f"{SCHEME}{login}{host}:{port}/{self.db}" for host, port in self.nodes)
+        return ";".join(f"{SCHEME}{login}{host}/{self.db}" for host in self._hosts)
+
+    @property
+    def _hosts(self) -> list[str]:
+        """Each with its port, and an IPv6 address in brackets."""
+        return [f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.nodes]
 
 
 def is_sentinel(url: str) -> bool:

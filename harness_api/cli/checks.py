@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 3
 _SANDBOX_TIMEOUT_S = 90
 _GIB = 1024**3
-_OLDEST_POSTGRES = 140_000
+_OLDEST_POSTGRES = 150_000
 _OLDEST_PYTHON = (3, 11)
 
 
@@ -184,7 +184,7 @@ def _postgres_version(conn: psycopg.Connection) -> Finding:
     version = conn.info.server_version
     text = f"{version // 10_000}.{version % 10_000} at {conn.info.host}:{conn.info.port}"
     if version < _OLDEST_POSTGRES:
-        return Finding("postgres", State.FAIL, text, "Use Postgres 14 or newer.")
+        return Finding("postgres", State.FAIL, text, "Use Postgres 15 or newer.")
     return Finding("postgres", State.OK, text)
 
 

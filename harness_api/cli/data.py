@@ -32,6 +32,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Count only.")]
 WaitFor = Annotated[bool, typer.Option("--wait", help="Until it is done.")]
 Days = Annotated[str | None, typer.Option(help="Days, or `default` for the platform's.")]
 _POLL_S = 1.0
+_THEIRS = "the platform's"
 
 
 def register(root: typer.Typer, runs: typer.Typer) -> None:
@@ -277,11 +278,17 @@ def _print_ages(found: Retention, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    for name, days in found.holds.items():
-        own = found.own.get(name)
-        from_ = "set by the tenant" if own is not None and own == days else "the platform's"
-        kept = "for ever" if days is None else f"{days} days"
-        print_pairs({name.removesuffix("_days"): f"{kept} ({from_})"})
+    print_pairs({name.removesuffix("_days"): _age(found, name) for name in found.holds})
+
+
+def _age(found: Retention, name: str) -> str:
+    """Say how long something is kept, and who says so: it goes no later than its run."""
+    days, own, of_runs = found.holds[name], found.own.get(name), found.holds.get("runs_days")
+    if days is None:
+        return f"for ever ({_THEIRS})"
+    if own == days:
+        return f"{days} days (set by the tenant)"
+    return f"{days} days ({'with the run' if days == of_runs and name != 'runs_days' else _THEIRS})"
 
 
 # --- storage --------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ def _print(finding: Finding) -> None:
     label = f"{finding.state:<4}"
     if use_colour(sys.stdout):
         label = f"\033[{_COLOURS[finding.state]}m{label}\033[0m"
-    print(f"{label}  {finding.name:<12} {clean(finding.text, lines=False)}", flush=True)
+    print(f"{label}  {finding.name:<14} {clean(finding.text, lines=False)}", flush=True)
     if finding.advice and finding.state != "ok":
-        print(f"{'':<19}→ {finding.advice}", flush=True)
+        print(f"{'':<21}→ {finding.advice}", flush=True)
 
 
 def _summary(found: Sequence[Finding], failed: int) -> str:

@@ -1,5 +1,5 @@
 """`harness dev`, and the single processes: `api`, `worker`, `scheduler`, `flower`,
-`migrate`.
+`migrate`, `make-tenant`.
 
 Each of those becomes `python -m …` by exec, so that signals and exit codes are its own.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness_api.cli.options import examples
+from harness_api.cli.options import Json, examples
 from harness_common.logins import Login
 
 
@@ -49,6 +49,7 @@ def register(app: typer.Typer) -> None:
     add()(scheduler)
     add(epilog=examples("harness flower --port 5555"))(flower)
     add(epilog=examples("harness migrate --bootstrap", "harness migrate --phase pre"))(migrate)
+    add("make-tenant", epilog=examples("harness make-tenant acme"))(make_tenant)
 
 
 def dev(
@@ -157,6 +158,24 @@ def migrate(
         code = subprocess.run([sys.executable, "-m", *module], check=False).returncode
         if code != 0:
             raise typer.Exit(1)
+
+
+def make_tenant(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What people call it.")],
+    as_json: Json = False,
+) -> None:
+    """Make another tenant and print its first admin key; run it where a scheduler could run."""
+    from harness_api.cli.dev_file import read_dev_file
+    from harness_common.settings import settings
+
+    config = settings()
+    if config.database_url is None and config.system_database_url is None:
+        dev = read_dev_file(config.data_dir) or {}
+        if url := dev.get("embedded_urls", {}).get("postgres"):
+            os.environ["HARNESS_DATABASE_URL"] = url
+        else:
+            config.database_login("system")
+    _become("harness_common.store.new_tenant", *(["--json"] if as_json else []), "--", name)
 
 
 def _need_services(login: Login) -> None:

@@ -122,7 +122,7 @@ def tenants(limit: Limit = 50, as_json: Json = False) -> None:
         return
     print_table(
         ("id", "name", "running", "queued", "limits"),
-        [(t.id, t.name, t.running, t.queued, t.limits) for t in found],
+        [(t.id, t.name, t.running, t.queued, _limits(t)) for t in found],
         "No tenants.",
     )
 
@@ -247,6 +247,12 @@ def _print(tenant: Tenant, as_json: bool) -> None:
         print_json(tenant)
         return
     print_pairs({"tenant": f"{tenant.name} ({tenant.id})", **_going(tenant)})
+
+
+def _limits(tenant: Tenant) -> str:
+    """Name the limits that there are."""
+    set_ = {name: value for name, value in tenant.limits.items() if value is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {value:,g}" for name, value in set_.items())
 
 
 def _going(found: Tenant | Platform) -> dict[str, object]:

@@ -73,7 +73,7 @@ class Http:
         self._retries = retries
 
     def build(self, call: Call) -> httpx.Request:
-        """Write a call as a request."""
+        """Write a call as a request; raises `Invalid` for what has no form in JSON."""
         headers = {"User-Agent": _AGENT, "Accept": "application/json", **call.headers}
         if self._target.api_key is not None:
             headers["Authorization"] = f"Bearer {self._target.api_key}"
@@ -83,14 +83,17 @@ class Http:
             )
         read_s = call.read_timeout_s or self._timeout_s
         timeout = httpx.Timeout(self._timeout_s, read=read_s)
-        return httpx.Request(
-            call.method,
-            self._target.base_url + call.path,
-            params=call.params or None,
-            headers=headers,
-            json=call.body,
-            extensions={"timeout": timeout.as_dict()},
-        )
+        try:
+            return httpx.Request(
+                call.method,
+                self._target.base_url + call.path,
+                params=call.params or None,
+                headers=headers,
+                json=call.body,
+                extensions={"timeout": timeout.as_dict()},
+            )
+        except ValueError as error:  # infinity, half of a character
+            raise Invalid(f"This cannot be sent as JSON: {error}", code="USAGE") from error
 
     async def send(self, call: Call) -> httpx.Response:
         """Make a call; return its 2xx answer. Raises `ApiError` and `Unreachable`."""

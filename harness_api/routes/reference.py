@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from harness_api import reference
 from harness_api.console.render import ENV
@@ -21,6 +21,12 @@ _HEADERS: Final = {
     "Cache-Control": "no-cache",
 }
 router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def get_home() -> Response:
+    """Lead to the pages for people."""
+    return RedirectResponse("/console", 303)
 
 
 @router.get("/docs")

@@ -110,7 +110,7 @@ def open_s3(where: str, settings: Settings) -> Blobs:
         from obstore.store import S3Store  # noqa: PLC0415 - of an extra
     except ImportError as error:
         raise Invalid(
-            "HARNESS_BLOBS=s3:… needs the extra s3: pip install 'harness[s3]'",
+            "HARNESS_BLOBS=s3:… needs the extra s3: install harness[s3]",
             code="BLOBS_INVALID",
             field="blobs",
         ) from error

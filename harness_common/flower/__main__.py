@@ -21,6 +21,7 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from harness_common.broker.app import app as celery_app
 from harness_common.flower.hearing import Hearing, Watch
 from harness_common.flower.pages import restrict
+from harness_common.redis_url import is_sentinel, parse_sentinel
 from harness_common.settings import Settings, settings
 from harness_common.telemetry.logs import configure_logging
 
@@ -49,6 +50,8 @@ class App(Flower):
     @cached_property
     def broker_uri(self) -> str:
         """The same for people."""
+        if is_sentinel(self.broker):  # of which kombu takes no list of hosts
+            return parse_sentinel(self.broker).for_people()
         return str(maybe_sanitize_url(self.broker))
 
 

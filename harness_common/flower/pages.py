@@ -19,6 +19,10 @@ from flower.views.workers import WorkersView, WorkerView
 from tornado import web
 from tornado.web import StaticFileHandler, url
 
+from harness_common.flower.sentinel import SentinelBroker
+from harness_common.redis_url import is_sentinel
+from harness_common.settings import settings
+
 log = structlog.get_logger()
 
 _BINDING: Final = "_kombu.binding."
@@ -59,6 +63,14 @@ class QueuesView(BrokerView):
             queue.setdefault("messages_ready", queue.get("messages"))
             queue.setdefault("consumers", consumers.get(queue["name"], 0))
         self.render("broker.html", broker_url=self.application.broker_uri, queues=queues)
+
+    def get_broker(self) -> Any:  # noqa: ANN401 - one of Flower's brokers
+        """Return what reads the queues."""
+        address = self.application.broker_uri_with_password
+        if not is_sentinel(address):
+            return super().get_broker()
+        options = self.capp.conf.broker_transport_options
+        return SentinelBroker(address, settings().redis, options)
 
     async def _consumers(self) -> dict[str, int]:
         at, found = QueuesView._known

@@ -69,13 +69,23 @@ def load_pepper(config: Settings) -> bytes:
 
     API processes on several machines need the same one: set `HARNESS_API__KEY_PEPPER` there.
     """
-    if config.api.key_pepper is not None:
-        return config.api.key_pepper.get_secret_value().encode()
-    path = config.data_dir / "pepper"
-    if not path.exists():
+    found = read_pepper(config)
+    if found is None:
+        path = config.data_dir / "pepper"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_private(path, secrets.token_urlsafe(32), keep=True)
-    return path.read_bytes().strip()
+        found = path.read_bytes().strip()
+    return found
+
+
+def read_pepper(config: Settings) -> bytes | None:
+    """Return the pepper as `load_pepper` does; None when it would have to be made."""
+    if config.api.key_pepper is not None:
+        return config.api.key_pepper.get_secret_value().encode()
+    try:
+        return (config.data_dir / "pepper").read_bytes().strip()
+    except FileNotFoundError:
+        return None
 
 
 def write_private(path: Path, text: str, *, keep: bool = False) -> None:

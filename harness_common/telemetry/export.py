@@ -10,13 +10,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import structlog
 
 from harness_common.telemetry.traces import Span
 
 Outcome = Literal["sent", "dropped", "refused"]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+"""Counters of them begin at 0: in a series that begins with a loss Prometheus sees no increase."""
 Answer = Literal["sent", "refused", "later"]
 """What became of a batch: `later` keeps it for another try."""
 _BATCH: Final = 512

@@ -7,6 +7,7 @@ Some places are for webhooks that none is under way to: one that does not answer
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ import structlog
 from harness_common.core import webhook
 from harness_common.core.ids import encode
 from harness_common.store.db import DatabaseUnavailable, Row
-from harness_common.store.keys import load_pepper
+from harness_common.store.keys import read_pepper
 from harness_worker.egress.client import Answer, Ask, Egress, TooManyRedirects
 from harness_worker.egress.retry import retry_after_s
 from harness_worker.egress.transport import Refused
@@ -37,6 +38,7 @@ KEPT: Final = 5
 _SEARCH_S: Final = 1.0
 """Pause after such webhooks were looked for in vain: what waits for the others is passed over."""
 TIMEOUT_S: Final = 20.0
+_TELL_S: Final = 60.0
 STOP_S: Final = 3.0
 """How long a process that stops waits for what it is sending."""
 _GONE: Final = 410
@@ -51,6 +53,7 @@ class DeliverLoop:
         self._shared = shared
         self._egress = egress or Egress(shared.settings, partial(rules_of, shared.db))
         self._pepper: bytes | None = None
+        self._told_at = -math.inf
         self._busy: Counter[UUID] = Counter()
         self._search_at = 0.0
         self.sending: set[asyncio.Task[None]] = set()
@@ -60,19 +63,39 @@ class DeliverLoop:
         room = AT_ONCE - len(self.sending)
         if look.deliver_in_s is None or look.deliver_in_s > 0 or room <= 0:
             return 0
-        if self._pepper is None:
-            self._pepper = await asyncio.to_thread(load_pepper, self._shared.settings)
+        pepper = self._pepper = await self._know_pepper()
+        if pepper is None:
+            return 0
         begun = 0
         if room > KEPT:
-            begun = taken = await self._take(self._pepper, room - KEPT, ())
+            begun = taken = await self._take(pepper, room - KEPT, ())
+            if not taken:
+                await self._hold_strays()
             if taken < room - KEPT:
                 return begun
         while len(self.sending) < AT_ONCE and time.monotonic() >= self._search_at:
-            taken = await self._take(self._pepper, 1, list(self._busy))
+            taken = await self._take(pepper, 1, list(self._busy))
             if not taken:
                 self._search_at = time.monotonic() + _SEARCH_S
             begun += taken
         return begun
+
+    async def _hold_strays(self) -> None:
+        """Hold what is due to webhooks that are disabled: given up, it would not be sent after they
+        are enabled.
+        """
+        for row in await self._shared.db.fetch("webhooks_stray", {"term": self._shared.term}):
+            await self._shared.db.fetch("webhook_hold", row)
+
+    async def _know_pepper(self) -> bytes | None:
+        """Return the pepper that the API has. One made here would sign with secrets that nobody was
+        told: without it all waits, and the log says so once a minute.
+        """
+        pepper = self._pepper or await asyncio.to_thread(read_pepper, self._shared.settings)
+        if pepper is None and time.monotonic() - self._told_at >= _TELL_S:
+            self._told_at = time.monotonic()
+            log.error("webhook.pepper_missing", needs="HARNESS_API__KEY_PEPPER, as the API has it")
+        return pepper
 
     async def finish(self, patience_s: float = STOP_S) -> None:
         """Wait for what is being sent, so that it is not sent again; whoever leads next sends what

@@ -18,6 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from harness_common.store.db import Database, DatabaseUnavailable, Row
+from harness_common.telemetry.export import OUTCOMES
 from harness_common.telemetry.labels import Bounded
 
 COUNTED_TO: Final = 10_000
@@ -57,6 +58,9 @@ recoveries = Counter(
     "harness_recoveries", "Runs given back after their process was lost", ["reason"],
     registry=REGISTRY,
 )  # fmt: skip
+# Begun at 0: in a series that begins with what happened Prometheus sees no increase.
+for _reason in (*(reason for _, reason in _RECOVERIES), "unknown_worker", "other"):
+    recoveries.labels(_reason)
 leader = Gauge("harness_leader", "1 while this scheduler leads", registry=REGISTRY)
 doorbells_lost = Gauge(
     "harness_scheduler_doorbells_lost",
@@ -66,6 +70,8 @@ doorbells_lost = Gauge(
 spans = Counter(
     "harness_spans", "Spans of traces, by what became of them", ["outcome"], registry=REGISTRY
 )
+for _outcome in OUTCOMES:
+    spans.labels(_outcome)
 
 
 def recovery_reason(died_why: str | None) -> str:
@@ -79,18 +85,20 @@ def recovery_reason(died_why: str | None) -> str:
 
 
 class PlatformMetrics(Collector):
-    """What the database says of all runs, for as long as `lead` was called and not `stand_by`."""
+    """What the database says of all runs, as long as this scheduler leads."""
 
     def __init__(self, db: Database, loop: asyncio.AbstractEventLoop, lease_s: float) -> None:
         self._db, self._loop, self._lease_s = db, loop, lease_s
-        self._leads = False
+        self._leads = self._away = False
         self._read_at = -_EVERY_S
         self._row: Row | None = None
 
-    def lead(self, leads: bool) -> None:
-        """Say whether this scheduler leads now."""
-        self._leads = leads
-        leader.set(leads)
+    def lead(self, leads: bool | None) -> None:
+        """Say whether this scheduler leads now; None: it does not know, Postgres does not answer.
+        That it shows whoever led before: without Postgres nobody leads.
+        """
+        self._leads, self._away = bool(leads), leads is None
+        leader.set(self._leads)
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing: registering must not ask the database."""
@@ -98,6 +106,8 @@ class PlatformMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Ask for what is not known well enough; called in a thread of the listener."""
+        if self._away:
+            return [_answers(False)]
         if not self._leads:
             return []
         asked = asyncio.run_coroutine_threadsafe(self.read(), self._loop)
@@ -123,9 +133,8 @@ class PlatformMetrics(Collector):
 
 
 def _answers(yes: bool) -> GaugeMetricFamily:
-    return GaugeMetricFamily(
-        "harness_database_answers", "1 if the leader could read its gauges", value=float(yes)
-    )
+    what = "0 on any scheduler that Postgres does not answer; 1 on the leader if it could be read"
+    return GaugeMetricFamily("harness_database_answers", what, value=float(yes))
 
 
 _STATES: Final = (

@@ -162,9 +162,11 @@ class Scheduler:
         channel: Channel,
         loops: Callable[[Shared], list[Loop]] = make_loops,
         *,
-        led: Callable[[bool], None] = lambda _: None,
+        led: Callable[[bool | None], None] = lambda _: None,
     ) -> None:
-        """Lead or stand by until `stop`, over what another has opened; `led` hears which."""
+        """Lead or stand by until `stop`, over what another has opened; `led` hears which, and None
+        while Postgres does not answer.
+        """
         ttl_s = self._settings.scheduler.leader_ttl_s
         leadership = Leadership(shared.db, uuid4(), self.name, ttl_s)
         listening = asyncio.create_task(self._listen(channel))
@@ -189,7 +191,7 @@ class Scheduler:
         shared: Shared,
         leadership: Leadership,
         make: Callable[[Shared], list[Loop]],
-        led: Callable[[bool], None],
+        led: Callable[[bool | None], None],
     ) -> None:
         config = self._settings.scheduler
         loops: list[Loop] = []
@@ -218,7 +220,7 @@ class Scheduler:
             except DatabaseUnavailable as error:
                 log.warning("scheduler.database_unavailable", error=str(error))
                 leadership.lose()
-                led(False)
+                led(None)
                 pause_s = 0.5 + random.random()
             await self._sleep(pause_s)
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from harness_common.telemetry.export import OUTCOMES
 from harness_common.telemetry.labels import Bounded
 
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -97,3 +98,5 @@ sandbox_degraded = _gauge(
 )
 
 spans = _counter("spans", "Spans of traces, by what became of them", "outcome")
+for _outcome in OUTCOMES:
+    spans.labels(_outcome)

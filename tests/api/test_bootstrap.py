@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 
+from harness_common.core.errors import Conflict, Invalid, Permanent
 from harness_common.settings import Settings
 from harness_common.store import keys
 from harness_common.store.bootstrap import bootstrap
 from harness_common.store.db import Database, pg
+from harness_common.store.new_tenant import make_tenant
 
 
 @pytest.fixture
@@ -68,3 +70,34 @@ async def test_a_revoked_admin_key_is_replaced(db, bare):
     async with db.connection() as conn:
         await conn.execute("UPDATE api_keys SET revoked_at = clock_timestamp()")
     assert (await bootstrap(db, bare))[1] is True
+
+
+async def test_another_tenant_has_a_key_of_its_own_and_runs_nothing_of_the_platform(db, bare):
+    await bootstrap(db, bare)
+    made = await make_tenant(db, bare, "acme & sons")
+    parsed = keys.parse(made.key)
+    assert parsed is not None
+    row = await keys.find_key(db, parsed[0])
+    assert row is not None
+    assert keys.verify(keys.load_pepper(bare), *parsed, row["secret_hash"])
+    assert (row["tenant_id"], row["role"], row["operator"]) == (made.tenant_id, "admin", False)
+    assert await count(db, "tenant_slots") == 2
+    with pytest.raises(Conflict) as taken:
+        await make_tenant(db, bare, "acme & sons")
+    assert taken.value.error_code == "TENANT_EXISTS"
+    assert (await count(db, "tenants"), await count(db, "api_keys")) == (2, 2)
+
+
+async def test_no_tenant_is_made_whose_key_the_api_would_not_know(db, bare, tmp_path):
+    elsewhere = bare.model_copy(update={"data_dir": tmp_path / "elsewhere"})
+    with pytest.raises(Permanent, match="HARNESS_API__KEY_PEPPER"):
+        await make_tenant(db, elsewhere, "acme")
+    assert not (tmp_path / "elsewhere").exists()
+    assert await count(db, "tenants") == 0
+
+
+@pytest.mark.parametrize("name", ["", " ", " acme", "two\nlines", "x" * 101])
+async def test_a_name_that_is_none_is_refused(db, bare, name):
+    with pytest.raises(Invalid):
+        await make_tenant(db, bare, name)
+    assert await count(db, "tenants") == 0

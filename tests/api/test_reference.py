@@ -31,6 +31,11 @@ async def test_the_page_shows_every_operation_and_loads_only_our_own_files(
     assert "unsafe" not in policy
 
 
+async def test_who_opens_the_bare_address_is_led_to_the_console(api: httpx.AsyncClient) -> None:
+    answer = await api.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+
+
 async def test_what_came_with_scripts_of_another_host_is_gone(api: httpx.AsyncClient) -> None:
     for path in ("/redoc", "/docs/oauth2-redirect"):
         assert (await api.get(path)).status_code == 404

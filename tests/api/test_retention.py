@@ -330,6 +330,15 @@ async def test_storage_tells_sizes_shares_and_what_is_due(app, db, tenant, other
     assert not found.is_sample
 
 
+async def test_rows_are_told_before_anybody_has_analyzed_a_table(db):
+    """A fresh installation has no estimates."""
+    async with db.transaction() as conn:
+        await pg(conn).execute("INSERT INTO tenants (name) VALUES ('counted')")
+        await pg(conn).execute("SELECT pg_stat_force_next_flush()")
+    rows = {row["table"]: row["rows"] for row in await db.fetch("storage_tables", {})}
+    assert rows["tenants"] == 1
+
+
 async def test_storage_of_tenants_is_for_the_operator_even_below_the_api(db, config, tenant):
     ages = dict.fromkeys(("events_days", "checkpoints_days", "artifacts_days", "runs_days"))
     for is_operator, count in ((False, 0), (True, 1)):

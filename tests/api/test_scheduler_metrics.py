@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness_common.broker.app import make_app
 from harness_common.broker.publish import Bell
+from harness_common.coord.channel import Channel
 from harness_common.embedded.process import free_port
 from harness_common.settings import TelemetrySettings
+from harness_common.store.db import DatabaseUnavailable
+from harness_worker.scheduler.looper import Shared
 from harness_worker.scheduler.service import Scheduler
+
+
+class Away:
+    """A Postgres that does not answer."""
+
+    async def fetch_one(self, *_: Any) -> None:
+        raise DatabaseUnavailable("away")
+
+
+async def test_whoever_watches_a_scheduler_hears_that_postgres_is_away(config, redis):
+    scheduler, heard = Scheduler(config), []
+
+    def led(leads: bool | None) -> None:
+        heard.append(leads)
+        scheduler.stop()
+
+    nothing: Any = Away()
+    shared = Shared(config, nothing, redis, nothing, nothing)
+    channel = Channel(redis, config.redis.prefix)
+    async with asyncio.timeout(10):
+        await scheduler.serve(shared, channel, lambda _: [], led=led)
+    assert heard == [None]
 
 
 async def test_a_leading_scheduler_shows_what_it_does_and_what_waits(config, db, redis):

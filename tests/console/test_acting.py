@@ -252,7 +252,9 @@ async def test_limits_are_changed(visitor: httpx.AsyncClient, world: World):
     assert (await send(visitor, "/console/tenants/limits", **given)).status_code == 303
     limits = (await world.call("GET", "/tenant"))["limits"]
     assert (limits["max_running"], limits["weight"], limits["tokens_per_day"]) == (7, 2.5, 1000)
-    for name, text in (("weight", "heavy"), ("max_running", "inf"), ("max_running", "nan")):
+    wrong = [("weight", "heavy"), ("max_running", "inf"), ("max_running", "nan")]
+    wrong += [("cost_usd_per_day", "1,5"), ("cost_usd_per_day", "inf"), ("max_running", "1.5")]
+    for name, text in wrong:
         bad = await send(visitor, "/console/tenants/limits", **{name: text})
         assert bad.status_code == 422
         assert name in bad.text

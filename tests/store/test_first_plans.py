@@ -23,7 +23,7 @@ KEYS = {
 ABOUT_A_RUN = (
     "claim", "commit", "start_begin", "start_insert", "read_run", "lock_run", "event_append",
     "call_intent", "call_result", "call_give_up", "call_keep", "call_needs", "unclaim", "history",
-    "session_head", "approval_seek", "approval_use", "effect_read", "policy_facts",
+    "session_going", "retry_follows", "child_before", "approval_seek", "approval_use", "effect_read", "policy_facts",
 )  # fmt: skip
 NO_ROW_TO_FIND = {"start_begin": {"runs_queue_idx"}}
 """Indexes that a statement asks only whether they have anything of a tenant."""

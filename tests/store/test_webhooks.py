@@ -78,6 +78,7 @@ class Desk:
 @pytest.fixture
 async def desk(db, play, server, tmp_path):
     settings = Settings(data_dir=tmp_path, egress=EgressSettings(loopback=True))
+    load_pepper(settings)  # the API, which told the secrets, has made it
     server.pages["/hook"] = Page(b"ok")
     return Desk(db, play, server, await make_shared(db, settings=settings))
 
@@ -104,6 +105,17 @@ async def test_the_end_of_a_run_is_told_once_and_signed(desk, tmp_path):
         "delivered", 1, 200,
     )  # fmt: skip
     assert head["webhook-id"] == encode("delivery", delivery["id"])
+
+
+async def test_nothing_is_signed_with_a_secret_that_nobody_was_told(desk, tmp_path):
+    """A scheduler that does not know the pepper of the API must not make one of its own."""
+    await desk.add("run.succeeded")
+    await desk.end_a_run()
+    kept = (tmp_path / "pepper").rename(tmp_path / "elsewhere")
+    assert await desk.deliver() == 0
+    assert not (tmp_path / "pepper").exists()
+    kept.rename(tmp_path / "pepper")
+    assert await desk.deliver() == 1
 
 
 async def test_it_is_queued_with_the_event_or_not_at_all(desk):
@@ -205,6 +217,21 @@ async def test_gone_disables_at_once_and_holds_the_rest(desk):
     await desk.deliver()
     row = await store.read_webhook(desk.db, desk.play.tenant_id, hook["id"])
     assert row["disabled_why"] == "it answered 410 Gone"
+
+
+async def test_what_came_in_the_moment_of_a_disable_is_held_and_sent_later(desk):
+    """An event that did not see it yet, or a scheduler that died after it, leaves it pending."""
+    hook = await desk.add("run.succeeded")
+    await desk.end_a_run()
+    await sql(desk.db, "UPDATE webhooks SET disabled_at = now(), disabled_why = 'failures'")
+    assert await desk.deliver() == 0
+    assert desk.server.seen == []
+    (delivery,) = await desk.deliveries(hook)
+    assert delivery["status"] == "held"
+    await store.set_webhook(desk.db, desk.play.tenant_id, hook["id"], ME, disabled=False)
+    assert await desk.deliver() == 1
+    (delivery,) = await desk.deliveries(hook)
+    assert delivery["status"] == "delivered"
 
 
 async def test_a_new_secret_signs_beside_the_old_one(desk):

@@ -603,6 +603,12 @@ def test_limits(server, harness):
     assert (wrong.code, "--steps-per-s takes a number or `none`" in wrong.err) == (2, True)
 
 
+@pytest.mark.parametrize("number", ["inf", "nan"])
+def test_what_json_has_no_form_for_is_wrong_usage(server, harness, number):
+    done = harness("tenant", "limits", "--tokens-per-day", number)
+    assert (done.code, "JSON" in done.err, "Traceback" in done.err) == (2, True, False)
+
+
 def test_a_run_that_waits_says_why(server, harness):
     waiting = {"for": "tenant_limit", "text": "tenant limit 5 running, 3rd in line", "place": 3}
     server.on(f"GET {ONE}", Answer(body=run_view("queued", waiting=waiting)))

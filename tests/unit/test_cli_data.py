@@ -71,6 +71,19 @@ def test_ages_are_sent_as_they_are_named(harness, server):
     assert (wrong.code, "--events-days" in wrong.err) == (2, True)
 
 
+def test_each_age_says_whose_it_is(harness, server):
+    own = {**dict.fromkeys(AGES), "checkpoints_days": 30, "runs_days": 365}
+    holds = {"events_days": 90, "checkpoints_days": 30, "artifacts_days": 365, "runs_days": 365}
+    view = {"own": own, "holds": holds, "changed_at": None, "changed_by": None}
+    server.on("GET /v1/tenant/retention", Answer(body=view))
+    assert harness("tenant", "retention", "show").out.splitlines() == [
+        "events       90 days (the platform's)",
+        "checkpoints  30 days (set by the tenant)",
+        "artifacts    365 days (with the run)",
+        "runs         365 days (set by the tenant)",
+    ]
+
+
 def test_an_erasure_is_previewed_before_it_is_asked_for(harness, server):
     server.on("POST /v1/erasures/preview", Answer(body=PREVIEW))
     server.on("POST /v1/erasures", Answer(202, ONE))

@@ -25,7 +25,7 @@ PAGES = sorted(p for p in tracked_files() if p.suffix == ".md")
 MADE = {"api.md", "cli.md", "settings.md", "states.md"}
 _FENCE = re.compile(r"^ *(```|~~~)")
 _PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]*$|…|\.\.\.|^\[|\]$")
-_OF_OTHERS = {"HARNESS_SERVICE_HOST", "HARNESS_IMAGE", "HARNESS_SITE"}
+_OF_OTHERS = {"HARNESS_SERVICE_HOST", "HARNESS_IMAGE", "HARNESS_SITE", "HARNESS_HTTPS_PORT"}
 """Named as what Kubernetes sets, and as what docker-compose.yml reads."""
 
 

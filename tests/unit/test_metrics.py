@@ -26,6 +26,7 @@ from harness_worker.telemetry.multiprocess import FolderCollector
 ROOT: Final = Path(__file__).parents[2]
 ALERTS: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD: Final = ROOT / "deploy" / "grafana" / "dashboards" / "harness.json"
+SCALED: Final = ROOT / "deploy" / "k8s" / "components" / "keda" / "scaled-object.yaml"
 BOUNDED: Final = {
     "action", "admitted", "code", "direction", "effect", "kind", "method", "of", "outcome",
     "provider", "reason", "route", "state", "status", "why",
@@ -66,6 +67,8 @@ def expressions() -> list[tuple[str, str]]:
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
             found.append((panel["title"], target["expr"].replace("$__rate_interval", "5m")))
+    for trigger in yaml.safe_load(SCALED.read_text())["spec"]["triggers"]:
+        found.append((trigger["name"], trigger["metadata"]["query"]))
     return found
 
 
@@ -130,6 +133,39 @@ def test_every_metric_stands_in_the_documents_and_nothing_else_does():
     for family in families():
         name = f"{family.name}_total" if family.type == "counter" else family.name
         assert name in told, name
+
+
+def test_no_page_and_no_manifest_names_a_metric_that_there_is_not():
+    """What is scaled, or looked for, by a name that nothing has stays as it is for ever."""
+    exist = known()
+    for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/**/*.y*ml")]:
+        named = set(re.findall(r"\bharness_\w+_(?:seconds|total|lost|bucket)\b", path.read_text()))
+        assert named <= exist.keys(), (path.name, named - exist.keys())
+
+
+def test_a_scheduler_that_postgres_does_not_answer_says_so():
+    """It does not lead then, and an alert on what it no longer shows would never fire."""
+    nothing: Any = None
+    told = of_scheduler.PlatformMetrics(nothing, nothing, 15.0)
+    told.lead(leads=False)
+    assert list(told.collect()) == []
+    told.lead(None)
+    (family,) = told.collect()
+    assert [(s.name, s.value) for s in family.samples] == [("harness_database_answers", 0.0)]
+
+
+def test_what_alerts_count_is_there_before_it_happens():
+    """Prometheus sees no increase in a series that begins with it: two hundred runs that lose their
+    process at once, for the first time, would go unnoticed.
+    """
+    found: dict[str, set[str]] = {}
+    for registry in (Metrics().registry, of_worker.REGISTRY, of_scheduler.REGISTRY):
+        for family in registry.collect():
+            for one in family.samples:
+                found.setdefault(one.name, set()).update(one.labels.values())
+    reasons = {reason for _, reason in of_scheduler._RECOVERIES}
+    assert found["harness_recoveries_total"] >= reasons
+    assert found["harness_spans_total"] == {"sent", "dropped", "refused"}
 
 
 def test_labels_are_those_whose_values_are_bounded():

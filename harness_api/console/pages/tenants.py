@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from fastapi import Response
@@ -31,6 +32,7 @@ IsOperator = Annotated[Visit, requires_page("platform:read")]
 OperatorWrites = Annotated[Visit, requires_page("platform:write")]
 LIMIT = 50
 _HERE = "/console/tenants"
+_THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
 _WHOLE = frozenset({"max_running", "tokens_per_day"})
 _ALWAYS = frozenset({"weight", "max_running"})
 """Limits that a tenant always has."""
@@ -42,14 +44,18 @@ def changes_of(visit: Visit, names: Any, always: frozenset[str]) -> dict[str, An
     """
     out: dict[str, Any] = {}
     for name in names:
-        text = visit.form.get(name, "").strip().replace(",", "")
+        text = visit.form.get(name, "").strip()
         if name not in visit.form or (not text and name in always):
             continue
+        # A comma stands between thousands or nowhere: "1,5" is not fifteen.
+        plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
         try:
-            number = float(text) if text else None
-            out[name] = int(number) if number is not None and name in _WHOLE else number
-        except (ValueError, OverflowError):  # infinity is a number, and no whole one
+            number = float(plain) if text else None
+        except ValueError:
             raise Invalid(f"{name} takes a number, not {text[:40]!r}", field=name) from None
+        if number is not None and name in _WHOLE and not number.is_integer():
+            raise Invalid(f"{name} takes a whole number, not {text[:40]!r}", field=name)
+        out[name] = int(number) if number is not None and name in _WHOLE else number
     return out
 
 

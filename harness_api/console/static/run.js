@@ -3,21 +3,24 @@
 (() => {
   const place = document.querySelector("[data-run-live]");
   if (!place) return;
-  let due = 0, step = 0, text = "", polling = 0;
+  let due = 0, step = 0, chars = [], polling = 0;
 
   const refresh = () => {
     if (due) return;
     due = setTimeout(() => { due = 0; document.body.dispatchEvent(new Event("live")); }, 250);
   };
   const tokens = () => document.getElementById("tokens");
-  const show = () => { const area = tokens(); if (area) area.textContent = text; };
+  const show = () => {
+    const area = tokens();
+    if (area) area.textContent = (chars.length && !(0 in chars) ? "… " : "") + chars.join("");
+  };
 
+  // Places in an answer count characters, not the halves of them that JavaScript counts. What is told again is
+  // written over; what was missed stays a gap.
   const delta = (item) => {
-    if (item.step !== step) { step = item.step; text = ""; }
-    const piece = String(item.text ?? "");
-    const at = item.at ?? text.length;
-    if (at > text.length) text += text ? piece : "… " + piece;
-    else text = text.slice(0, at) + piece;
+    if (item.step !== step) { step = item.step; chars = []; }
+    chars.length = item.at ?? chars.length;
+    chars = chars.concat([...String(item.text ?? "")]);
     show();
   };
 
@@ -42,6 +45,6 @@
 
   document.body.addEventListener("htmx:afterSettle", () => {
     const row = document.getElementById("under-way");
-    if (row && Number(row.dataset.step) > step) { text = ""; show(); }
+    if (row && Number(row.dataset.step) > step) { chars = []; show(); }
   });
 })();

@@ -6,6 +6,8 @@ WITH RECURSIVE last AS (
 ), up AS (
     SELECT id, forked_from FROM last WHERE status <> 'succeeded'
     UNION ALL
-    SELECT r.id, r.forked_from FROM up JOIN runs r ON r.tenant_id = %(tenant_id)s AND r.id = up.forked_from AND r.session_id = %(session_id)s
+    SELECT r.id, r.forked_from
+    FROM up CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = up.forked_from OFFSET 0) AS r
+    WHERE r.session_id = %(session_id)s
 )
 SELECT CASE WHEN EXISTS (SELECT 1 FROM up WHERE id = %(run_id)s) THEN prev_run_id ELSE id END AS prev_run_id FROM last

@@ -5,7 +5,7 @@ WITH RECURSIVE run AS (
     WHERE s.tenant_id = %(tenant_id)s AND s.id = %(session_id)s
     UNION ALL
     SELECT p.id, p.prev_run_id, p.started, p.finished_at, p.cancel_requested, run.nth + 1
-    FROM run JOIN runs p ON p.tenant_id = %(tenant_id)s AND p.id = run.prev_run_id AND p.session_id = %(session_id)s
-    WHERE NOT run.started
+    FROM run CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = run.prev_run_id OFFSET 0) AS p
+    WHERE NOT run.started AND p.session_id = %(session_id)s
 )
 SELECT id AS run_id, cancel_requested FROM run WHERE finished_at IS NULL ORDER BY nth

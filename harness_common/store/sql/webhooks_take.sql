@@ -1,6 +1,7 @@
--- Take deliveries that are due, for a minute: whoever dies with them leaves them due again. None of webhooks that are `busy`.
+-- Take deliveries that are due, for a minute: whoever dies with them leaves them due again. None of webhooks that are `busy`, or disabled.
 WITH due AS (
-    SELECT tenant_id, id FROM webhook_deliveries WHERE status = 'pending' AND next_at <= clock_timestamp()
+    SELECT tenant_id, id FROM webhook_deliveries d WHERE status = 'pending' AND next_at <= clock_timestamp()
+    AND NOT EXISTS (SELECT 1 FROM webhooks w WHERE w.tenant_id = d.tenant_id AND w.id = d.webhook_id AND w.disabled_at IS NOT NULL)
     AND webhook_id <> ALL(%(busy)s::uuid[]) AND EXISTS (SELECT 1 FROM leader WHERE name = 'scheduler' AND term = %(term)s)
     ORDER BY next_at LIMIT %(batch)s FOR UPDATE SKIP LOCKED
 ), taken AS (

@@ -2,6 +2,7 @@
 # How the secrets of this overlay are made, once. Each process mounts only its own; with External Secrets or Sealed Secrets make the same names.
 set -eu
 : "${POSTGRES_HOST:?}" "${OWNER_PASSWORD:?}" "${API_PASSWORD:?}" "${SYSTEM_PASSWORD:?}" "${REDIS_URL:?}" "${PEPPER:?}" "${KEK:?}" "${FLOWER_PASSWORD:?}"
+kubectl apply --filename="$(dirname "$0")/namespace.yaml"
 make() { kubectl --namespace harness create secret generic "$@" --dry-run=client --output=yaml | kubectl apply --filename=-; }
 
 make harness-owner --from-literal=HARNESS_OWNER_DATABASE_URL="postgresql://harness:$OWNER_PASSWORD@$POSTGRES_HOST:5432/harness"
