@@ -13,7 +13,7 @@ import pytest
 from harness_common.store.db import sql as statement_of
 
 KEYS = {
-    "runs": ("id",),
+    "runs": ("id", "parent_run_id"),
     "sessions": ("id",),
     "messages": ("run_id",),
     "tool_calls": ("run_id",),
@@ -23,7 +23,8 @@ KEYS = {
 ABOUT_A_RUN = (
     "claim", "commit", "start_begin", "start_insert", "read_run", "lock_run", "event_append",
     "call_intent", "call_result", "call_give_up", "call_keep", "call_needs", "unclaim", "history",
-    "session_going", "retry_follows", "child_before", "approval_seek", "approval_use", "effect_read", "policy_facts",
+    "session_going", "retry_follows", "child_before", "approval_seek", "approval_use",
+    "effect_read", "policy_facts",
 )  # fmt: skip
 NO_ROW_TO_FIND = {"start_begin": {"runs_queue_idx"}}
 """Indexes that a statement asks only whether they have anything of a tenant."""

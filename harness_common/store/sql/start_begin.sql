@@ -15,7 +15,8 @@ LEFT JOIN LATERAL (
     WITH RECURSIVE run AS (
         SELECT r.id, r.prev_run_id, r.started, r.finished_at FROM runs r WHERE r.tenant_id = %(tenant_id)s AND r.id = s.head_run_id
         UNION ALL
-        SELECT p.id, p.prev_run_id, p.started, p.finished_at FROM run JOIN runs p ON p.tenant_id = %(tenant_id)s AND p.id = run.prev_run_id
+        SELECT p.id, p.prev_run_id, p.started, p.finished_at
+        FROM run CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = %(tenant_id)s AND id = run.prev_run_id OFFSET 0) AS p
         WHERE p.session_id = s.id AND run.finished_at IS NOT NULL AND NOT run.started
     )
     SELECT id FROM run WHERE finished_at IS NULL) AS going ON true
