@@ -10,7 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from harness_common.embedded import create_database, drop_database
 from harness_common.store.db import sql as statement_of
+from harness_common.store.migrate import migrate
+from tests.store.tenancy import two_tenants
 
 KEYS = {
     "runs": ("id", "parent_run_id"),
@@ -41,9 +44,6 @@ def scans(node: dict[str, Any], table: str = "") -> Iterator[tuple[str, str, str
 
 @pytest.fixture(scope="module")
 def empty(store_postgres) -> Iterator[psycopg.Connection[Any]]:
-    from harness_common.embedded import create_database, drop_database
-    from harness_common.store.migrate import migrate
-
     url = create_database(store_postgres.admin_url, "first_plans")
     migrate(url, 1)
     options = (
@@ -75,3 +75,16 @@ def test_a_statement_about_one_run_uses_its_key_from_the_first(empty, name):
         and not any(re.search(rf"\b{key} = ", condition) for key in KEYS[table])
     ]
     assert reads_all == []
+
+
+def test_what_postgres_has_seen_itself_stays(fresh_database_url):
+    of_runs = (
+        "SELECT n_distinct FROM pg_stats WHERE tablename = 'runs' AND attname = 'tenant_id' "
+        "AND NOT inherited"
+    )
+    with psycopg.connect(fresh_database_url, autocommit=True) as conn:
+        assert conn.execute(of_runs).fetchall() == [(1,)]
+        two_tenants(conn)
+        conn.execute("ANALYZE runs")
+        migrate(fresh_database_url)
+        assert conn.execute(of_runs).fetchall() == [(-1,)]
