@@ -13,6 +13,7 @@ from uuid import UUID
 from harness_common.commands.insert import First, insert
 from harness_common.commands.request import Started, StartRun
 from harness_common.commands.start import begin, check_start, least
+from harness_common.commands.start_transaction import start_transaction
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
 from harness_common.contracts.request_options import options_of
@@ -77,7 +78,7 @@ async def retry_run(
     Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded; with
     `if_not_retried` also when a retry of it was made before, by whoever.
     """
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with start_transaction(db, tenant_id) as conn:
         if if_not_retried:
             await _require_not_retried(db, conn, tenant_id, run_id)
         source = await _source(db, conn, tenant_id, run_id)
@@ -107,7 +108,7 @@ async def fork_run(
 
     Raises `NotFound`, `Invalid` for a step that the run has not committed.
     """
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with start_transaction(db, tenant_id) as conn:
         source = await _source(db, conn, tenant_id, run_id)
         if request.dry_run and source.state.status not in TERMINAL:
             raise Conflict(
@@ -125,7 +126,7 @@ async def fork_child(db: Database, tenant_id: UUID, source_id: UUID, request: St
 
     Raises as `fork_run` does.
     """
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with start_transaction(db, tenant_id) as conn:
         source = await _source(db, conn, tenant_id, source_id)
         return await _fork(db, conn, source, ForkRun(child=request), "run.fork", None)
 

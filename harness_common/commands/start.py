@@ -10,6 +10,7 @@ from uuid import UUID
 from harness_common.commands.control import cancel_run, steer_in
 from harness_common.commands.insert import First, insert
 from harness_common.commands.request import Interrupted, Started, StartRun
+from harness_common.commands.start_transaction import start_transaction
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.output import check_output_schema
 from harness_common.contracts.request_options import options_of
@@ -37,7 +38,7 @@ async def start_run(
     """
     if request.session_id is not None and request.on_busy in {"steer", "interrupt"}:
         return await _start_in_busy_session(db, tenant_id, request, actor)
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with start_transaction(db, tenant_id) as conn:
         return await start_in(db, conn, tenant_id, request, actor=actor)
 
 
@@ -100,7 +101,7 @@ async def _start_in_busy_session(
             steered = None  # it ended meanwhile: the message begins the next run
         if steered is not None:
             return steered
-        async with db.tenant_transaction(tenant_id) as conn:
+        async with start_transaction(db, tenant_id) as conn:
             queued = replace(request, on_busy="enqueue")
             return await start_in(db, conn, tenant_id, queued, actor=actor)
     queued = replace(request, on_busy="enqueue")
@@ -111,7 +112,7 @@ async def _start_in_busy_session(
             by=request.created_by, reason="interrupted by a new message", actor=actor,
         )  # fmt: skip
         interrupted.append(Interrupted(run_id, asked))
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with start_transaction(db, tenant_id) as conn:
         started = await start_in(db, conn, tenant_id, queued, actor=actor)
     return replace(started, interrupted=tuple(interrupted))
 

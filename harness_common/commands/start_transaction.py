@@ -1,0 +1,41 @@
+"""Starts of one tenant take at most half of this process' connections.
+
+They go one by one in Postgres, since each holds its tenant's slots, and each that waits for them
+has a connection there. A burst of one tenant would take all that other requests need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from uuid import UUID
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from harness_common.store.db import Connection, Database, RowsHeld
+
+_PLACES: Final[WeakKeyDictionary[Database, WeakValueDictionary[UUID, asyncio.Semaphore]]] = (
+    WeakKeyDictionary()
+)
+"""Of each tenant that starts a run just now."""
+
+
+@asynccontextmanager
+async def start_transaction(db: Database, tenant_id: UUID) -> AsyncIterator[Connection]:
+    """Open a transaction of a tenant that will hold its slots, when there is a place for it.
+
+    Raises `RowsHeld` when those before it take longer than a statement may.
+    """
+    fresh = asyncio.Semaphore(max(1, db.config.pool_max // 2))
+    place = _PLACES.setdefault(db, WeakValueDictionary()).setdefault(tenant_id, fresh)
+    try:
+        async with asyncio.timeout(db.timeout_s):
+            await place.acquire()
+    except TimeoutError as error:
+        raise RowsHeld(f"other starts of the tenant took all of {db.timeout_s:g} s") from error
+    try:
+        async with db.tenant_transaction(tenant_id) as conn:
+            yield conn
+    finally:
+        place.release()
