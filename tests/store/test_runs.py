@@ -104,7 +104,7 @@ async def test_another_tenants_agent_and_run_are_not_there(play, db):
 async def test_slots_are_never_exceeded_by_concurrent_starts(db):
     """INV13: twenty at once, room for seven."""
     play = Play(db, await make_tenant(db, max_running=50, granted=7))
-    await all_at_once(play, [play.start() for _ in range(20)], waiting=12)
+    await all_at_once(play, [play.start() for _ in range(20)], waiting=8)
     assert await play.running() == 7
     rows = await sql(
         db, "SELECT status, wake_at IS NULL AS idle, count(*) AS n FROM runs GROUP BY 1, 2"
@@ -118,7 +118,7 @@ async def test_slots_are_never_exceeded_by_concurrent_starts(db):
 async def test_twins_with_one_idempotency_key_are_one_run(play):
     request = StartRun("a", "hi", idempotency_key="k", body_digest="d")
     twins = [start_run(play.db, play.tenant_id, request) for _ in range(10)]
-    made = await all_at_once(play, twins)
+    made = await all_at_once(play, twins, waiting=8)  # half of the connections
     assert len({m.run_id for m in made}) == 1
     assert sorted(m.replayed for m in made) == [False] + [True] * 9
     assert sum(m.doorbell is not None for m in made) == 1
