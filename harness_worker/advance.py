@@ -21,7 +21,7 @@ import structlog
 
 from harness_common.broker.publish import Doorbell
 from harness_common.coord.redis import RedisFault
-from harness_common.core.budget import FREE, Spent, spent_by, with_spent
+from harness_common.core.budget import FREE, Spent, spent_by, spent_on, with_spent
 from harness_common.core.context_view import first_needed
 from harness_common.core.errors import HarnessError, Limited, LostOwnership, NewerVersion
 from harness_common.core.graph import MODEL_CALL
@@ -347,8 +347,7 @@ def _kept(held: Held, calls: Sequence[Mapping[str, Any]]) -> Spent:
     kept = held.kept
     for row in calls:
         if row["name"] == MODEL_CALL and CallStatus(row["status"]) in ENDED:
-            tokens = row["input_tokens"], row["output_tokens"]
-            kept += Spent(*tokens, row["cost_usd"] or 0.0)
+            kept += spent_on(row)
     return kept
 
 

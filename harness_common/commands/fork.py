@@ -25,7 +25,7 @@ from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL, NODE
 from harness_common.core.taint import marks_in, memo_with
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, run_sql, run_together
+from harness_common.store.db import Connection, Database, Row, run_sql, run_together
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.wipe import Kind
@@ -81,7 +81,7 @@ async def retry_run(
     async with start_transaction(db, tenant_id) as conn:
         if if_not_retried:
             await _require_not_retried(db, conn, tenant_id, run_id)
-        source = await _source(db, conn, tenant_id, run_id)
+        source, held = await _source(db, conn, tenant_id, run_id)
         if source.state.status not in {Status.FAILED, Status.CANCELLED}:
             raise Conflict(
                 f"only a failed or cancelled run can be retried; this one is {source.state.status}",
@@ -98,7 +98,7 @@ async def retry_run(
             )
         step = None if from_step is None else from_step - 1
         request = ForkRun(step=step, created_by=created_by, trace_id=trace_id)
-        return await _fork(db, conn, source, request, "run.retry", actor)
+        return await _fork(db, conn, source, held, request, "run.retry", actor)
 
 
 async def fork_run(
@@ -109,7 +109,7 @@ async def fork_run(
     Raises `NotFound`, `Invalid` for a step that the run has not committed.
     """
     async with start_transaction(db, tenant_id) as conn:
-        source = await _source(db, conn, tenant_id, run_id)
+        source, held = await _source(db, conn, tenant_id, run_id)
         if request.dry_run and source.state.status not in TERMINAL:
             raise Conflict(
                 f"a dry run needs the whole record; this run is {source.state.status}: wait for "
@@ -117,7 +117,7 @@ async def fork_run(
                 code="RUN_NOT_OVER",
                 status=str(source.state.status),
             )
-        return await _fork(db, conn, source, request, "run.fork", actor)
+        return await _fork(db, conn, source, held, request, "run.fork", actor)
 
 
 async def fork_child(db: Database, tenant_id: UUID, source_id: UUID, request: StartRun) -> Started:
@@ -127,8 +127,8 @@ async def fork_child(db: Database, tenant_id: UUID, source_id: UUID, request: St
     Raises as `fork_run` does.
     """
     async with start_transaction(db, tenant_id) as conn:
-        source = await _source(db, conn, tenant_id, source_id)
-        return await _fork(db, conn, source, ForkRun(child=request), "run.fork", None)
+        source, held = await _source(db, conn, tenant_id, source_id)
+        return await _fork(db, conn, source, held, ForkRun(child=request), "run.fork", None)
 
 
 async def _require_not_retried(
@@ -148,9 +148,11 @@ async def _require_not_retried(
         )
 
 
-async def _source(db: Database, conn: Connection, tenant_id: UUID, run_id: UUID) -> StoredRun:
+async def _source(
+    db: Database, conn: Connection, tenant_id: UUID, run_id: UUID
+) -> tuple[StoredRun, Row]:
     """Read the run and hold it, so that retention takes nothing from it meanwhile; what is
-    committed of it never changes.
+    committed of it never changes. The row is that of `fork_hold.sql`.
     """
     params = {"tenant_id": tenant_id, "run_id": run_id}
     held, rows = await run_together(
@@ -158,14 +160,12 @@ async def _source(db: Database, conn: Connection, tenant_id: UUID, run_id: UUID)
     )
     if not rows or held[0]["pruned"] & Kind.RECORD:
         raise NotFound(f"no run {encode('run', run_id)}", run_id=encode("run", run_id))
-    return run_from_row(rows[0])
+    return run_from_row(rows[0]), held[0]
 
 
-async def _require_checkpoints(db: Database, conn: Connection, source: StoredRun) -> None:
+def _require_checkpoints(source: StoredRun, held: Row) -> None:
     """Raise `Conflict` when it is retention that has taken the checkpoints of a run."""
-    params = {"tenant_id": source.tenant_id, "run_id": source.id}
-    rows = await run_sql(conn, "fork_hold", params, db.timeout_s)
-    if rows and rows[0]["pruned"] & Kind.CHECKPOINTS:
+    if held["pruned"] & Kind.CHECKPOINTS:
         raise Conflict(
             "the checkpoints of this run are no longer kept: fork it at step 0, or start anew",
             code="CHECKPOINTS_PRUNED",
@@ -177,6 +177,7 @@ async def _fork(
     db: Database,
     conn: Connection,
     source: StoredRun,
+    held: Row,
     request: ForkRun,
     action: str,
     actor: Actor | None,
@@ -214,7 +215,7 @@ async def _fork(
     try:
         first = await _first(db, conn, source, step, request, spec)
     except NotFound as error:
-        await _require_checkpoints(db, conn, source)
+        _require_checkpoints(source, held)
         # It came itself from a checkpoint, of a later step.
         raise Invalid(
             f"{encode('run', source.id)} began after step {step}: do this with the run it came "
@@ -222,7 +223,7 @@ async def _fork(
             field="from_step" if action == "run.retry" else "step",
             value=step + 1 if action == "run.retry" else step,
         ) from error
-    given = await _allowance(db, conn, source)
+    given = await _allowance(db, conn, source, held)
     if request.child is not None:
         first, given = _as_child(first, given, request.child)
     limits = _fresh_limits(spec, given, first.state, begun["now"])
@@ -311,16 +312,14 @@ class _Allowance:
     timeout_s: float | None
 
 
-async def _allowance(db: Database, conn: Connection, source: StoredRun) -> _Allowance:
+async def _allowance(db: Database, conn: Connection, source: StoredRun, held: Row) -> _Allowance:
     """Return what the source was given: its caps count from nothing, so that what the checkpoint
     that it began at had used is no part of it.
     """
-    params = {"tenant_id": source.tenant_id, "run_id": source.id}
-    (row,) = await run_sql(conn, "fork_hold", params, db.timeout_s)
     caps, began = source.state.limits, RunState()
-    if row["forked_step"]:
+    if held["forked_step"]:
         with contextlib.suppress(NotFound):  # its checkpoints are no longer kept
-            began = await checkpoint_state(conn, source, row["forked_step"], db.timeout_s)
+            began = await checkpoint_state(conn, source, held["forked_step"], db.timeout_s)
     tokens = began.input_tokens + began.output_tokens
     return _Allowance(
         turns=caps.max_turns - began.turn,
@@ -328,7 +327,7 @@ async def _allowance(db: Database, conn: Connection, source: StoredRun) -> _Allo
         cost_usd=None if caps.max_cost_usd is None else caps.max_cost_usd - began.cost_usd,
         timeout_s=None
         if caps.deadline is None
-        else (caps.deadline - row["created_at"]).total_seconds(),
+        else (caps.deadline - held["created_at"]).total_seconds(),
     )
 
 

@@ -121,7 +121,7 @@ async def _runs_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> lis
     """Return the session's runs that are not over, the newest first, if `request` may begin a new
     one; none when this request, sent before, has begun it. Raises what `start_in` would.
     """
-    async with db.tenant_transaction(tenant_id) as conn:
+    async with start_transaction(db, tenant_id) as conn:
         begun = await begin(db, conn, tenant_id, request)
         if request.idempotency_key is not None:
             scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}

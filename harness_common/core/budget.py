@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final
 
+from harness_common.core.errors import Permanent
 from harness_common.core.message import Json
 from harness_common.core.stop_reasons import StopReason
 
@@ -57,6 +58,11 @@ class Spent:
     output_tokens: int = 0
     cost_usd: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """Return the tokens in and out together, which is what a cap counts."""
+        return self.input_tokens + self.output_tokens
+
     def __add__(self, other: Spent) -> Spent:
         """Return what both have cost."""
         return Spent(
@@ -95,6 +101,11 @@ def spent_by(detail: Json) -> Spent:
     return Spent(*tokens, float(spent.get("cost_usd", 0.0)))
 
 
+def spent_on(call: Mapping[str, Json]) -> Spent:
+    """Return what a call has cost by its row of the ledger."""
+    return Spent(call["input_tokens"], call["output_tokens"], call["cost_usd"] or 0.0)
+
+
 def with_spent(detail: Mapping[str, Json], spent: Spent) -> Mapping[str, Json]:
     """Return the detail of an error with what `spent_by` reads of it."""
     return detail if spent == FREE else {**detail, "spent": asdict(spent)}
@@ -107,3 +118,11 @@ def exceeded(limits: Limits, tokens: int, cost_usd: float) -> StopReason | None:
     if limits.max_cost_usd is not None and cost_usd >= limits.max_cost_usd:
         return StopReason.COST_BUDGET
     return None
+
+
+def require_left(limits: Limits, spent: Spent) -> None:
+    """Raise `Permanent` when a cap is used up, before a model is asked once more in the same step;
+    its code is the stop reason of the run that ends by it.
+    """
+    if (reason := exceeded(limits, spent.tokens, spent.cost_usd)) is not None:
+        raise Permanent("the model was not asked: the budget is used up", code=reason.upper())

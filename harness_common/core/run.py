@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from harness_common.core.budget import Limits
+from harness_common.core.budget import Limits, Spent
 from harness_common.core.events import Event
 from harness_common.core.message import Json, Message
 from harness_common.core.retry import RetryRule
@@ -98,6 +98,11 @@ class RunState:
     retry: RetryRule = field(default_factory=RetryRule)
     memo: Mapping[str, Json] = field(default_factory=dict)
     """Small facts that steps keep between them; part of every checkpoint."""
+
+    @property
+    def spent(self) -> Spent:
+        """Return what its answers of models have cost so far."""
+        return Spent(self.input_tokens, self.output_tokens, self.cost_usd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,13 @@ _MANY_TENANTS: Final = frozenset({"claim", "admit_pick", "wake_pick", "orphans",
 """Statements whose rows belong to several tenants: one that cannot be opened costs only itself."""
 _RECONNECT_S: Final = 3.0
 """How long one attempt to reconnect goes on; whoever needs a connection starts the next."""
+PLANS: Final = (
+    "-c jit=off -c plan_cache_mode=force_generic_plan "
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+)
+"""How statements are planned. Hot ones are index look-ups whatever the statistics say: a plan made
+on an empty table must not become a sequential scan of a full one (see `first_statistics`).
+"""
 _NOTHING: Final[Mapping[str, Any]] = {}
 T = TypeVar("T")
 
@@ -216,11 +223,7 @@ class Database:
                 "connect_timeout": max(2, int(self.config.connect_timeout_s)),
                 "application_name": name,
                 "keepalives_idle": 10,
-                # Hot statements are index look-ups whatever the statistics say: a plan made on an
-                # empty table must not become a sequential scan of a full one.
-                "options": "-c timezone=UTC -c jit=off -c plan_cache_mode=force_generic_plan "
-                "-c enable_seqscan=off "
-                "-c enable_hashjoin=off -c enable_mergejoin=off -c statement_timeout="
+                "options": f"-c timezone=UTC {PLANS} -c statement_timeout="
                 f"{int(self.timeout_s * 1000)} "
                 # A process that froze in a transaction lets its rows go before those who wait for
                 # them give up.

@@ -16,7 +16,6 @@ from sqlalchemy import Connection, text
 
 _SINCE: Final = 180000
 """The `server_version_num` from which statistics can be written."""
-_MAY_BE_NULL: Final = 0.5
 DISTINCT: Final = {
     # One tenant may own all there is, and have everything in one queue: neither narrows a search.
     "tenant_id": 1, "queue": 1, "status": 3, "held_for": 2,
@@ -25,13 +24,10 @@ DISTINCT: Final = {
     "parent_run_id": -0.5, "prev_run_id": -0.5,
 }  # fmt: skip
 """How many values a column has (as `n_distinct`: below 0 a share of the rows)."""
-NULLABLE: Final = (
-    "held_for", "claim_id", "claimed_by", "wake_at", "finished_at", "parent_run_id", "prev_run_id",
-)  # fmt: skip
 _WRITE: Final = text(
     "SELECT pg_restore_attribute_stats('schemaname', current_schema()::text, "
     "'relname', c.relname::text, 'attname', a.attname::text, 'inherited', false, "
-    "'null_frac', CASE WHEN a.attname = ANY (:nullable) THEN :nulls ELSE 0 END::real, "
+    "'null_frac', CASE WHEN a.attnotnull THEN 0 ELSE 0.5 END::real, "
     "'avg_width', 16, 'n_distinct', d.n::real) "
     "FROM unnest(CAST(:names AS text[]), CAST(:distinct AS float8[])) AS d (name, n) "
     "JOIN pg_attribute a ON a.attname = d.name AND NOT a.attisdropped "
@@ -49,7 +45,5 @@ def write_first_statistics(connection: Connection) -> None:
         {
             "names": list(DISTINCT),
             "distinct": [float(n) for n in DISTINCT.values()],
-            "nullable": list(NULLABLE),
-            "nulls": _MAY_BE_NULL,
         },
     )

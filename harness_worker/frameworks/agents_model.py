@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.model import ChatRequest, ChatResult, Model, ToolDef
-from harness_common.core.budget import FREE, Limits, Spent, exceeded
+from harness_common.core.budget import FREE, Limits, Spent, require_left
 from harness_common.core.errors import Permanent
 from harness_common.core.fallback import options_for
 from harness_common.core.history import repaired
@@ -59,9 +59,8 @@ class Turns:
     limits: Limits = field(default_factory=Limits)
     before: Spent = FREE
     """What the run has used before this turn."""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
+    spent: Spent = FREE
+    """What the answers of this turn have cost, those on record already too."""
     _asked: Counter[str] = field(default_factory=Counter)
     """How many answers were asked for, by the call of a tool that they are asked for within: which
     of two agents that work side by side asks first is chance.
@@ -88,7 +87,8 @@ class Turns:
             response, tell = _RESPONSE.validate_json(found["response"]), self.found
             cost_usd = float(found.get("cost_usd", b"0"))
         else:
-            self._may_ask()
+            # An agent within a tool asks as often as it likes in one turn.
+            require_left(self.limits, self.before + self.spent)
             asked = model.answer if isinstance(model, OurModel) else partial(_theirs, model)
             response, cost_usd = await asked(*args, **more)
             kept = [
@@ -96,22 +96,11 @@ class Turns:
                 (1, "cost_usd", Blob("json", json.dumps(cost_usd).encode())),
             ]
             await self.store.put_writes(place, task, "", kept)
+        spent = Spent(response.usage.input_tokens, response.usage.output_tokens, cost_usd)
         if isinstance(model, OurModel):
-            tell(Spent(response.usage.input_tokens, response.usage.output_tokens, cost_usd))
-        self.cost_usd += cost_usd
-        self.input_tokens += response.usage.input_tokens
-        self.output_tokens += response.usage.output_tokens
+            tell(spent)
+        self.spent += spent
         return response
-
-    def _may_ask(self) -> None:
-        """Raise when the run has no budget left: an agent within a tool asks as often as it likes
-        in one turn.
-        """
-        used = self.before + Spent(self.input_tokens, self.output_tokens, self.cost_usd)
-        reason = exceeded(self.limits, used.input_tokens + used.output_tokens, used.cost_usd)
-        if reason is not None:
-            told = "the model was not asked: the budget is used up"
-            raise Permanent(told, code=reason.upper())
 
 
 async def _theirs(model: AgentsModel, *args: Any, **more: Any) -> tuple[ModelResponse, float]:

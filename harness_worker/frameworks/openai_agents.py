@@ -25,7 +25,6 @@ from agents.exceptions import AgentsException
 from agents.models.interface import Model
 from pydantic import BaseModel
 
-from harness_common.core.budget import Spent
 from harness_common.core.errors import HarnessError, Permanent
 from harness_common.core.message import Json
 from harness_common.core.step import StepResult
@@ -56,7 +55,7 @@ async def run(turn: Turn) -> StepResult:
         scope.held.keep,
         scope.held.find,
         state.limits,
-        Spent(state.input_tokens, state.output_tokens, state.cost_usd),
+        state.spent,
     )
     try:
         return await _turn(turn, agent, items, turns)
@@ -95,7 +94,8 @@ async def _turn(turn: Turn, agent: Agent[Any], items: list[Any], turns: Turns) -
     kept = json.dumps({"items": items, "agent": last.name}, default=_plain)
     await turn.store.put(Place(turn.thread, "", head), Blob("json", kept.encode()), {})
     told = {"agent": agent.name, "last_agent": last.name}
-    used = turns.input_tokens, turns.output_tokens, turns.cost_usd
+    spent = turns.spent
+    used = spent.input_tokens, spent.output_tokens, spent.cost_usd
     return result_of(turn, Gave(head, output, told, *used))
 
 

@@ -23,9 +23,9 @@ from harness_worker.steps.judge import Judges
 from harness_worker.steps.node_model import chain_of, request_of
 from harness_worker.steps.summary_call import SummaryCalls
 
-CHARS_PER_TOKEN: Final = 3
-"""Low, so that an estimate is high: English has about four. Counted in bytes of UTF-8, since a
-Chinese character, which has three, is a token or more.
+_LEAST_BYTES: Final = 3
+"""Bytes of UTF-8 that a token has at the least, so that an estimate is high: English has about four
+to a token, and a Chinese character, which is a token or more, has three.
 """
 _QUESTION_TOKENS: Final = 50
 """What stands around a piece of a record that is to be summarised."""
@@ -39,7 +39,7 @@ Most = tuple[str, Usage]
 
 def most_of(estimated: int) -> int:
     """Return the most tokens that a text of so many (by `core.tokens`) may have."""
-    return -(-estimated * BYTES_PER_TOKEN // CHARS_PER_TOKEN)
+    return -(-estimated * BYTES_PER_TOKEN // _LEAST_BYTES)
 
 
 async def most_of_judges(ctx: StepContext) -> list[Most]:
@@ -48,7 +48,7 @@ async def most_of_judges(ctx: StepContext) -> list[Most]:
     """
     rails, judges = ctx.spec.guardrails, Judges(ctx)
     said = [text_bytes(text) for text in _new_texts(ctx)] if rails.input else []
-    answer = [ctx.spec.max_output_tokens * CHARS_PER_TOKEN]
+    answer = [ctx.spec.max_output_tokens * _LEAST_BYTES]
     found = list[Most]()
     for rail, texts in [*((r, said) for r in rails.input), *((r, answer) for r in rails.output)]:
         if not isinstance(rail, JudgeRail):
@@ -59,7 +59,7 @@ async def most_of_judges(ctx: StepContext) -> list[Most]:
             continue  # whoever asks it says so
         for chars in texts:
             asked, calls = judges.chars_for(spec, rail, chars)
-            tokens = asked // CHARS_PER_TOKEN + calls
+            tokens = asked // _LEAST_BYTES + calls
             found.append((spec.model, Usage(tokens, calls * spec.max_output_tokens)))
     return found
 
@@ -84,7 +84,7 @@ def most_of_summaries(ctx: StepContext) -> list[Most]:
     if rules.strategy != "summarise" or model.capabilities.scripted:
         return []
     piece = piece_tokens(ctx, calls, model)
-    asked = len(instructions(rules.summary_tokens)) // CHARS_PER_TOKEN + _QUESTION_TOKENS
+    asked = len(instructions(rules.summary_tokens)) // _LEAST_BYTES + _QUESTION_TOKENS
     size, left = most_of(messages_tokens(ctx.history + ctx.messages)), MOST_CALLS
     tokens_in = tokens_out = 0
     while left > 0:
@@ -111,8 +111,8 @@ def most_of_nodes(ctx: StepContext) -> tuple[int, float]:
         size = text_bytes(request.system) + text_bytes(row["arguments"]["prompt"]) + form_bytes
         asks = 1 + ctx.spec.contract.reasks if form is not None else 1
         # Each that is asked again has the answer before it in its prompt, and what is said of it.
-        more = request.max_tokens + form_bytes // CHARS_PER_TOKEN + _TOLD_TOKENS
-        tokens_in = asks * (size // CHARS_PER_TOKEN + 1) + asks * (asks - 1) // 2 * more
+        more = request.max_tokens + form_bytes // _LEAST_BYTES + _TOLD_TOKENS
+        tokens_in = asks * (size // _LEAST_BYTES + 1) + asks * (asks - 1) // 2 * more
         usage = Usage(tokens_in, asks * request.max_tokens)
         tokens += usage.input_tokens + usage.output_tokens
         chain = chain_of(ctx, row["arguments"])

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness_common.contracts.model import Capabilities, ChatRequest, ChatResult
-from harness_common.core.budget import FREE, Spent, exceeded
+from harness_common.core.budget import FREE, Spent, require_left, spent_on
 from harness_common.core.doubt import CONTRACT
-from harness_common.core.errors import HarnessError, Limited, Permanent, Transient
+from harness_common.core.errors import HarnessError, Limited, Transient
 from harness_common.core.events import Event
 from harness_common.core.fallback import options_for
 from harness_common.core.graph import ANSWER_CUT, REFUSED
@@ -92,9 +92,7 @@ class ModelCalls:
         state = ctx.run.state
         # With what the ledger has of an earlier attempt at this step: the run counts that later.
         made = [row for row in ctx.calls if CallStatus(row["status"]) in ENDED]
-        self._tokens = state.input_tokens + state.output_tokens
-        self._tokens += sum(row["input_tokens"] + row["output_tokens"] for row in made)
-        self._cost_usd = state.cost_usd + sum(row["cost_usd"] or 0.0 for row in made)
+        self._spent = sum((spent_on(row) for row in made), state.spent)
 
     async def run(self, call: PendingCall) -> CallOutcome:
         """Return the answer that the ledger has, or ask for one.
@@ -166,12 +164,10 @@ class ModelCalls:
 
     def _may_ask(self) -> None:
         """Raise when the run is to be left, or has no budget left."""
-        held, state = self._ctx.held, self._ctx.run.state
+        held = self._ctx.held
         if held.cancel_requested or held.release_asked:
             raise CancelAsked
-        if reason := exceeded(state.limits, self._tokens, self._cost_usd):
-            told = "the model was not asked: the budget is used up"
-            raise Permanent(told, code=reason.upper())
+        require_left(self._ctx.run.state.limits, self._spent)
 
     def _slot(self) -> Mapping[str, Json]:
         """Return the run's slot of a paced release: good for one call, the others get their own."""
@@ -182,8 +178,7 @@ class ModelCalls:
         usage = answer.usage
         spent = Spent(usage.input_tokens, usage.output_tokens, answer.cost_usd or 0.0)
         question.spent += spent
-        self._tokens += usage.input_tokens + usage.output_tokens
-        self._cost_usd += spent.cost_usd
+        self._spent += spent
 
 
 def chain_of(ctx: StepContext, asked: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from harness_common.contracts.model import ChatRequest, Model, Usage
-from harness_common.core.budget import Spent, exceeded, with_spent
-from harness_common.core.errors import HarnessError, Permanent
+from harness_common.contracts.model import ChatRequest, Model
+from harness_common.core.budget import FREE, Spent, require_left, with_spent
+from harness_common.core.errors import HarnessError
 from harness_common.core.message import user
 from harness_common.core.step import Compacted
 from harness_common.core.values import replace
@@ -16,11 +16,9 @@ from harness_worker.steps.context import StepContext
 from harness_worker.steps.sampling import sample
 
 _OF_STEPS: Final = frozenset(
-    {
-        *("script", "thinking", "tool_choice", "parallel_tool_calls"),
-        *("response_format", "json_schema", "structured_outputs", "text"),
-    }
-)
+    ("script", "thinking", "tool_choice", "parallel_tool_calls",
+     "response_format", "json_schema", "structured_outputs", "text")
+)  # fmt: skip
 """Options that make sense for the agent's own answers alone. Without tools, or with less room than
 Anthropic's reasoning is to take, they are answered with 400; a form is not that of a summary.
 """
@@ -34,8 +32,7 @@ class SummaryCalls:
     summary_tokens: int
     answered: str | None = None
     """The model that answered, as its provider names it; None as long as nobody was asked."""
-    used: Usage = field(default_factory=Usage)
-    cost_usd: float = 0.0
+    spent: Spent = FREE
     priced: bool = True
 
     @property
@@ -64,11 +61,7 @@ class SummaryCalls:
         budget left for it.
         """
         spec, state = self.ctx.spec, self.ctx.run.state
-        tokens = state.input_tokens + state.output_tokens
-        tokens += self.used.input_tokens + self.used.output_tokens
-        if reason := exceeded(state.limits, tokens, state.cost_usd + self.cost_usd):
-            told = "the model was not asked: the budget is used up"
-            raise Permanent(told, code=reason.upper())
+        require_left(state.limits, state.spent + self.spent)
         options = {k: v for k, v in spec.model_options.items() if k not in _OF_STEPS}
         request = ChatRequest(
             model=self.name.partition("/")[2],
@@ -82,26 +75,22 @@ class SummaryCalls:
         )
         answer = await sample(self.ctx, self.model(), request)
         self.answered = answer.model
-        self.used = Usage(
-            self.used.input_tokens + answer.usage.input_tokens,
-            self.used.output_tokens + answer.usage.output_tokens,
-        )
-        self.cost_usd += answer.cost_usd or 0.0
+        used = answer.usage
+        self.spent += Spent(used.input_tokens, used.output_tokens, answer.cost_usd or 0.0)
         self.priced = self.priced and answer.cost_usd is not None
         return Said(answer.message.text(), answer.finish == "length")
 
     def charge(self, error: HarnessError) -> None:
         """Put on an error that ends the attempt what the calls before it cost."""
-        spent = Spent(self.used.input_tokens, self.used.output_tokens, self.cost_usd)
-        error.detail = with_spent(error.detail, spent)
+        error.detail = with_spent(error.detail, self.spent)
 
     def charged(self, result: Compacted) -> Compacted:
         """Return the result with what the calls cost."""
         return replace(
             result,
             model=self.answered,
-            input_tokens=self.used.input_tokens,
-            output_tokens=self.used.output_tokens,
-            cost_usd=self.cost_usd,
+            input_tokens=self.spent.input_tokens,
+            output_tokens=self.spent.output_tokens,
+            cost_usd=self.spent.cost_usd,
             priced=self.priced,
         )

@@ -11,8 +11,9 @@ import psycopg
 import pytest
 
 from harness_common.embedded import create_database, drop_database
-from harness_common.store.db import sql as statement_of
+from harness_common.store.db import PLANS
 from harness_common.store.migrate import migrate
+from tests.store.plans import numbered
 from tests.store.tenancy import two_tenants
 
 KEYS = {
@@ -46,24 +47,15 @@ def scans(node: dict[str, Any], table: str = "") -> Iterator[tuple[str, str, str
 def empty(store_postgres) -> Iterator[psycopg.Connection[Any]]:
     url = create_database(store_postgres.admin_url, "first_plans")
     migrate(url, 1)
-    options = (
-        "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off "
-        "-c enable_mergejoin=off"
-    )
-    with psycopg.connect(url, autocommit=True, options=options) as conn:
+    with psycopg.connect(url, autocommit=True, options=PLANS) as conn:
         yield conn
     drop_database(store_postgres.admin_url, "first_plans")
 
 
 @pytest.mark.parametrize("name", ABOUT_A_RUN)
 def test_a_statement_about_one_run_uses_its_key_from_the_first(empty, name):
-    numbers: dict[str, str] = {}
-    numbered = re.sub(
-        r"%\((\w+)\)s",
-        lambda m: numbers.setdefault(m[1], f"${len(numbers) + 1}"),
-        statement_of(name).decode().replace("%%", "%"),
-    )
-    told = empty.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {numbered}".encode()).fetchone()[0]
+    asked = f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {numbered(name)}"
+    told = empty.execute(asked.encode()).fetchone()[0]
     plan = told if isinstance(told, list) else json.loads(told)
     found = list(scans(plan[0]["Plan"]))
     assert found

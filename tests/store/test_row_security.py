@@ -20,6 +20,7 @@ from harness_common.settings import DatabaseSettings
 from harness_common.store.db import Database, DatabaseUnavailable, pg, run_sql, sqlalchemy_url
 from harness_common.store.db import sql as statement_of
 from harness_common.store.migrate import alembic_config, migrate
+from tests.store.plans import numbered
 from tests.store.play import make_tenant
 from tests.store.tenancy import TENANT_TABLES, add_row, problems, two_tenants
 
@@ -376,13 +377,8 @@ STATEMENTS.remove("tenant_ensure")  # its parameters have no types of their own,
 
 def plan(conn, name):
     """Return the plan, but for the order of the parts of a condition or a key."""
-    numbers: dict[str, str] = {}
-    numbered = re.sub(
-        r"%\((\w+)\)s",
-        lambda m: numbers.setdefault(m[1], f"${len(numbers) + 1}"),
-        statement_of(name).decode().replace("%%", "%"),
-    )
-    rows = conn.execute(f"EXPLAIN (GENERIC_PLAN, COSTS OFF) {numbered}".encode()).fetchall()
+    asked = f"EXPLAIN (GENERIC_PLAN, COSTS OFF) {numbered(name)}"
+    rows = conn.execute(asked.encode()).fetchall()
     return [
         sorted(re.findall(r"[\w.]+", line))
         if any(what in line for what in ("Cache Key: ", "Filter: ", "Cond: "))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 HOLD = "SELECT 1 FROM tenant_slots WHERE tenant_id = %s FOR UPDATE"
 
 
-async def few(database_url, timeout_s: float = 10.0) -> Database:
+def few(database_url, timeout_s: float = 10.0) -> Database:
     config = DatabaseSettings(pool_max=2, timeout_s=timeout_s)
     return Database(derive(database_url, "api"), config)
 
@@ -26,7 +26,7 @@ async def few(database_url, timeout_s: float = 10.0) -> Database:
 async def test_other_tenants_start_while_one_has_to_wait(play, db, database_url):
     await play.start()  # each tenant has its agent
     other = Play(db, await make_tenant(db))
-    async with await few(database_url) as api:
+    async with few(database_url) as api:
         with psycopg.connect(database_url) as holder:
             holder.execute(HOLD, (play.tenant_id,))
             burst = [
@@ -43,7 +43,7 @@ async def test_other_tenants_start_while_one_has_to_wait(play, db, database_url)
 
 
 async def test_who_waits_too_long_is_told_and_the_next_one_can_start(play, db, database_url):
-    async with await few(database_url, timeout_s=1.0) as api:
+    async with few(database_url, timeout_s=1.0) as api:
         with psycopg.connect(database_url) as holder:
             holder.execute(HOLD, (play.tenant_id,))
             burst = [start_run(api, play.tenant_id, StartRun("a", "hi")) for _ in range(3)]

@@ -2,7 +2,7 @@
 -- already known, the ledger of a step with calls, and what its tenant's limits say: the step is charged to the rates that exist, and waits
 -- `wait_s`, or it is put off and tries again then. Asynchronous commit: a lost claim is safe, since claim ids are random.
 WITH want AS (
-    -- The planner takes a limit that it does not know for a few rows, and looks each of them up.
+    -- `count` is how many there are: a limit that the planner does not know it takes for a few rows, and looks each of them up.
     SELECT * FROM jsonb_to_recordset(%(wants)s::jsonb) AS w (tenant_id uuid, run_id uuid, version int, claim_id uuid, have int)
     LIMIT %(count)s
 ), claimed AS (

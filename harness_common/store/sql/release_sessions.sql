@@ -14,9 +14,9 @@ WITH page AS MATERIALIZED (
             SELECT p.prev_run_id, p.started, p.finished_at FROM runs p
             WHERE p.tenant_id = page.tenant_id AND p.id = page.prev_run_id AND p.session_id = page.session_id
             UNION ALL
-            SELECT p.prev_run_id, p.started, p.finished_at FROM before b
-            JOIN runs p ON p.tenant_id = page.tenant_id AND p.id = b.prev_run_id AND p.session_id = page.session_id
-            WHERE b.finished_at IS NOT NULL AND NOT b.started
+            SELECT p.prev_run_id, p.started, p.finished_at
+            FROM before b CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = page.tenant_id AND id = b.prev_run_id OFFSET 0) AS p
+            WHERE p.session_id = page.session_id AND b.finished_at IS NOT NULL AND NOT b.started
         )
         SELECT 1 FROM before WHERE finished_at IS NULL)
     RETURNING runs.id

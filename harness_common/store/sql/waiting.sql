@@ -44,9 +44,9 @@ LEFT JOIN LATERAL (
         SELECT b.id, b.prev_run_id, b.started, b.finished_at, b.status FROM runs b
         WHERE r.held_for = 'session' AND b.tenant_id = r.tenant_id AND b.id = r.prev_run_id AND b.session_id = r.session_id
         UNION ALL
-        SELECT b.id, b.prev_run_id, b.started, b.finished_at, b.status FROM before
-        JOIN runs b ON b.tenant_id = r.tenant_id AND b.id = before.prev_run_id AND b.session_id = r.session_id
-        WHERE before.finished_at IS NOT NULL AND NOT before.started
+        SELECT b.id, b.prev_run_id, b.started, b.finished_at, b.status
+        FROM before CROSS JOIN LATERAL (SELECT * FROM runs WHERE tenant_id = r.tenant_id AND id = before.prev_run_id OFFSET 0) AS b
+        WHERE b.session_id = r.session_id AND before.finished_at IS NOT NULL AND NOT before.started
     )
     SELECT id, status FROM before WHERE finished_at IS NULL) AS ahead ON true
 LEFT JOIN LATERAL (
