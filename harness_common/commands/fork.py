@@ -193,22 +193,7 @@ async def _fork(
             limit=source.state.step,
         )
     retry = action == "run.retry"
-    start = StartRun(
-        agent=source.agent_name,
-        agent_version=request.agent_version or source.agent_version,
-        input=request.input or "",
-        # A retry goes on in its session; any other fork is a branch, and has a session of its own.
-        session_id=source.session_id if retry else None,
-        title=None if retry else f"{action[4:]} of {encode('run', source.id)}",
-        user_id=None if retry else await _user(db, conn, source),
-        priority=source.priority,
-        concurrency_key=source.concurrency_key,  # with its bound, see start_insert.sql
-        created_by=request.created_by,
-        trace_id=request.trace_id,
-    )
-    if request.child is not None:
-        version = source.agent_version
-        start = replace(request.child, agent=source.agent_name, agent_version=version, input="")
+    start = await _start_of(db, conn, source, request, action)
     begun = await begin(db, conn, source.tenant_id, start)
     check_start(begun, start, instead="fork this run: a fork has a session of its own")
     spec = AgentSpec.model_validate(begun["spec"])
@@ -243,6 +228,30 @@ async def _fork(
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))
         await record(conn, source.tenant_id, actor, entry, db.timeout_s)
     return started
+
+
+async def _start_of(
+    db: Database, conn: Connection, source: StoredRun, request: ForkRun, action: str
+) -> StartRun:
+    """Return the new run as one that is started: a child as its parent asks for it."""
+    if request.child is not None:
+        return replace(
+            request.child, agent=source.agent_name, agent_version=source.agent_version, input=""
+        )
+    retry = action == "run.retry"
+    return StartRun(
+        agent=source.agent_name,
+        agent_version=request.agent_version or source.agent_version,
+        input=request.input or "",
+        # A retry goes on in its session; any other fork is a branch, and has a session of its own.
+        session_id=source.session_id if retry else None,
+        title=None if retry else f"{action[4:]} of {encode('run', source.id)}",
+        user_id=None if retry else await _user(db, conn, source),
+        priority=source.priority,
+        concurrency_key=source.concurrency_key,  # with its bound, see start_insert.sql
+        created_by=request.created_by,
+        trace_id=request.trace_id,
+    )
 
 
 async def _follows(db: Database, conn: Connection, source: StoredRun) -> UUID | None:

@@ -162,7 +162,7 @@ MUTATIONS = [
     Mutation(
         "a run looks only at the one before it in its session",
         (scheduling, "last_runs", lambda t, of, run_id: [t.runs.get(of["tenant_id"], run_id)]),
-        ("release_sessions", "WHERE b.finished_at IS NOT NULL AND NOT b.started", "WHERE false"),
+        ("release_sessions", "b.finished_at IS NOT NULL AND NOT b.started", "false"),
         test_session_order.test_a_run_goes_on_waiting_when_the_one_before_it_is_cancelled,
     ),
 ]

@@ -141,6 +141,13 @@ def undeletable(database_url: str, tenant_id: UUID) -> Iterator[None]:
             owner.execute("DROP FUNCTION odd()")
 
 
+CONTENT = (
+    *("step", "next_kind", "turn", "messages"),
+    *("input_tokens", "output_tokens", "cost_usd", "memo"),
+)
+"""What a checkpoint says of a state."""
+
+
 @dataclass
 class Play:
     """Runs of one tenant."""
