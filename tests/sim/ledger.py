@@ -45,8 +45,12 @@ class Ledger(Approvals):
 
     def call_result(self, p: Row) -> list[Row]:
         call = self._call(p["run_id"], p["step"], p["idx"])
-        if call["attempt_id"] != p["attempt_id"] or call["status"] not in ("running", "unknown"):
+        if call["attempt_id"] != p["attempt_id"]:
             return [{"won": False}]
+        if call["status"] not in ("running", "unknown"):
+            # Written already, and the reply was lost: it has won.
+            written = (call["status"], call["result"])
+            return [{"won": written == (p["status"], p["result"])}]
         self._write(p["run_id"])
         if call["status"] == "unknown":
             call["evidence"] = p["evidence"]
