@@ -25,7 +25,8 @@ from harness_common.settings import Settings
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from harness_common.store.writes import RING_AFTER_S
 
 _HOLD: Final = 25

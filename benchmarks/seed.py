@@ -81,6 +81,7 @@ def seed(
                 _make_runs(conn, batch | same)
             say(f"{count:,} runs of seed{number}")
         conn.execute("VACUUM (ANALYZE)")
+        conn.execute("CHECKPOINT")  # so that nobody pays afterwards for what was written here
         found = conn.execute("SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM events)")
         counted = found.fetchone()
         assert counted is not None

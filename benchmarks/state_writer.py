@@ -23,7 +23,8 @@ from harness_common.settings import Settings
 from harness_common.store.apply import group_commit, settle
 from harness_common.store.audit import Actor
 from harness_common.store.claim import Claimed, Want, claim
-from harness_common.store.db import Database, DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
+from harness_common.store.db import Database
 from harness_common.store.sessions import create_session
 from harness_common.store.writes import StepRecord
 

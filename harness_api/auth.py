@@ -26,7 +26,8 @@ from harness_common.core.errors import Denied, Transient, Unauthenticated
 from harness_common.core.ids import encode
 from harness_common.store import keys
 from harness_common.store.audit import Actor
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 
 PERMISSIONS: Final[frozenset[str]] = frozenset(get_args(Permission))
 PLATFORM: Final = frozenset({"platform:read", "platform:write"})

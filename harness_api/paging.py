@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import Query
 
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 V = TypeVar("V")
 

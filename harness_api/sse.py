@@ -21,7 +21,7 @@ from harness_api.deps import Services
 from harness_api.live import Reader
 from harness_common.core import events as ev
 from harness_common.core.errors import Transient
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.run_reads import EventPage, read_events
 
 _PAGE: Final = 200

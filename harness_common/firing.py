@@ -21,7 +21,8 @@ from harness_common.core.message import Json
 from harness_common.core.schedule import ON_TIME_S, CatchUp, Cron, Missed, Outcome, Overlap, due
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, run_sql, run_together
+from harness_common.store.connection import Connection, run_sql, run_together
+from harness_common.store.db import Database
 from harness_common.store.schedules import Definition, definition_from_json
 
 MAX_WAITING: Final = 100
@@ -225,7 +226,7 @@ async def _decide(
         if run is not None:
             detail["run"] = encode("run", run.run_id)
         entry = Entry("schedule.trigger", encode("schedule", held.id), detail)
-        await record(conn, held.tenant_id, actor, entry, db.timeout_s)
+        record(conn, held.tenant_id, actor, entry)
     return replace(fired, more=more)
 
 

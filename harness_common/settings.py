@@ -285,9 +285,9 @@ class RetentionSettings(_Group):
     artifacts_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
     runs_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
     """The run itself, with all that it has left."""
-    batch_rows: Annotated[int, Field(ge=100, le=100_000)] = 2_000
+    batch_rows: Annotated[int, Field(ge=100, le=100_000)] = 1_000
     """About how many rows one transaction deletes."""
-    share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """At most so much of the time goes into deleting."""
 
     def days(self) -> dict[str, int | None]:

@@ -34,7 +34,7 @@ from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.redaction import redactor
 from harness_common.store.apply import settle
 from harness_common.store.claim import Claimed, Tail, Want, fresh_calls, load_history, unclaim
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from harness_common.store.writes import Applied, NextClaim, StepRecord
 from harness_worker.budgets import reserve

@@ -16,7 +16,7 @@ from harness_common.core.context_prompt import tools_tokens
 from harness_common.core.errors import Limited, LostOwnership, Permanent
 from harness_common.core.step import COMPACT, MODEL, NODE
 from harness_common.core.tokens import bytes_to_tokens, json_bytes, messages_tokens, text_tokens
-from harness_common.store.db import Row, run_sql
+from harness_common.store.connection import Row, run_sql
 from harness_common.store.rows import StoredRun
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.most import (

@@ -21,7 +21,7 @@ from harness_common.core.rules import advance as advance_state
 from harness_common.core.throttle import ENDS_AFTER_S
 from harness_common.store import json_codec
 from harness_common.store.apply import apply, read_run
-from harness_common.store.db import DatabaseUnavailable, Row
+from harness_common.store.connection import DatabaseUnavailable, Row
 from harness_common.store.writes import Write
 from harness_common.telemetry.alive import Alive
 from harness_worker.runtime import Runtime, register

@@ -11,7 +11,8 @@ from harness_common.core.ids import decode, encode
 from harness_common.core.message import Json
 from harness_common.store import run_reads
 from harness_common.store.approvals import list_approvals
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 
 _PAGE: Final = 500
 

@@ -21,7 +21,8 @@ import structlog
 
 from harness_common.core.lease import is_quarantine, quarantine_of
 from harness_common.settings import Settings
-from harness_common.store.db import Database, DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
+from harness_common.store.db import Database
 from harness_worker.worker_process import (
     KILL_AFTER_S,
     WorkerProcess,

@@ -17,7 +17,7 @@ from celery import Celery
 from harness_common.broker.app import STEP_TASK, app
 from harness_common.broker.publish import Bell
 from harness_common.settings import settings
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.telemetry.start import start_traces
 from harness_common.telemetry.traces import traces
 from harness_worker.advance import answer, release_all

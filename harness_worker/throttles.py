@@ -24,7 +24,8 @@ from harness_common.core.errors import Limited
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule, backoff_s
 from harness_common.core.throttle import Leave, Permit, Rate, Throttle
-from harness_common.store.db import Database, DatabaseUnavailable, Row, run_together
+from harness_common.store.connection import DatabaseUnavailable, Row, run_together
+from harness_common.store.db import Database
 
 NAP_S: Final = 0.05
 """A slot that is nearer than this is awaited in place: another doorbell would cost more."""

@@ -23,7 +23,7 @@ from harness_common.coord.redis import RedisFault
 from harness_common.embedded.process import spawn
 from harness_common.redis_url import sync_client
 from harness_common.settings import Settings
-from harness_common.store.db import sql
+from harness_common.store.postgres import sql
 
 log = structlog.get_logger()
 

@@ -39,8 +39,9 @@ from harness_common.embedded import (
 )
 from harness_common.logins import derive
 from harness_common.settings import ApiSettings, Settings
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
 from harness_common.store.migrate import migrate
+from harness_common.store.postgres import pg
 from harness_common.store.schema import metadata
 from tests.fakes.tenant import PEPPER, Tenant, make_tenant
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 ENDS: Final = ("succeeded", "failed", "cancelled")
 HEIGHT: Final = 64.0

@@ -21,7 +21,7 @@ from harness_common.core import events as ev
 from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.core.ids import decode
 from harness_common.core.run import TERMINAL, Status
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.run_reads import read_events, read_tool_calls, view_run
 
 

@@ -12,7 +12,8 @@ from harness_api.responses.walk import Ended, Fact, Walk
 from harness_common.contracts.request_options import RequestOptions, options_of
 from harness_common.core.errors import NotFound
 from harness_common.core.run import Status
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 from harness_common.store.run_reads import view_run
 
 _NO_OPTIONS: Final = RequestOptions()

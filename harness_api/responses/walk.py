@@ -17,7 +17,8 @@ from harness_common.core.budget import spent_by
 from harness_common.core.graph import MODEL_CALL
 from harness_common.core.message import Json, Message, from_json
 from harness_common.core.run import Status
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 from harness_common.store.run_reads import read_events, read_messages, read_tool_calls
 
 _PAGE: Final = 200

@@ -19,7 +19,7 @@ from harness_common.contracts.agent import Name
 from harness_common.core.handoff import agent_of, is_agent_tool
 from harness_common.core.ids import encode
 from harness_common.store.agents import list_agents, list_versions, put_agent, read_agent
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.skill_pins import missing_skills
 from harness_common.store.tools import missing_tools
 

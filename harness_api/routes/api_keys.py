@@ -25,7 +25,7 @@ from harness_api.schemas.base import Page
 from harness_common.core.errors import Denied
 from harness_common.core.ids import encode
 from harness_common.store import keys
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/api-keys", "api keys")
 

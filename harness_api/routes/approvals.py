@@ -26,7 +26,7 @@ from harness_common.core.ids import decode, encode
 from harness_common.core.phase import shown
 from harness_common.core.run import Status
 from harness_common.store.approvals import list_approvals, read_approval
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/approvals", "approvals")
 

@@ -18,7 +18,7 @@ from harness_api.schemas.base import Page
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.store.artifacts import plain_digest, read_bytes
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.run_reads import list_artifacts, read_artifact_row
 
 router = new_router("/v1", "artifacts")

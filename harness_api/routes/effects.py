@@ -21,7 +21,7 @@ from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode, encode
 from harness_common.core.phase import shown
 from harness_common.core.run import Status
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.effects import CallKey, Resolution, list_unknown, read_call
 
 router = new_router("/v1", "effects")

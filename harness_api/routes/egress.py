@@ -9,7 +9,7 @@ from harness_api.deps import Use
 from harness_api.routing import new_router
 from harness_api.schemas.tools import EgressPut, EgressView
 from harness_common.core.host_rules import HostRules, read_entries
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.tools import read_egress, set_egress
 
 router = new_router("/v1/egress", "egress")

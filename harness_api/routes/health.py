@@ -14,7 +14,7 @@ from harness_api.routing import new_router
 from harness_api.schemas.base import Output
 from harness_common.coord.redis import RedisFault
 from harness_common.core.errors import Transient
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.schema_check import SchemaUnusable, check_schema
 
 router = new_router("", "health")

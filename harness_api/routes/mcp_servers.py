@@ -29,7 +29,7 @@ from harness_common.core.errors import Conflict, Denied, Transient
 from harness_common.core.ids import encode
 from harness_common.core.mcp import command_allowed, masked
 from harness_common.store import mcp_servers as store
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/mcp-servers", "mcp")
 

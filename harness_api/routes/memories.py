@@ -24,7 +24,7 @@ from harness_api.schemas.memories import (
 from harness_common.contracts.memory import Namespace, Remembered
 from harness_common.core.ids import encode
 from harness_common.store import memories, memory_admin
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memories import NewFact, Whose
 from harness_common.store.memory_admin import MemoryFilter
 

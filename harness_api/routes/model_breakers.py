@@ -11,7 +11,7 @@ from harness_api.schemas.base import Page
 from harness_api.schemas.model_breakers import ModelBreakerView, ModelReset
 from harness_common.core.fallback import MODEL_PREFIX, model_key
 from harness_common.store.breakers import list_breakers, reset_breaker
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/models", "models")
 

@@ -26,7 +26,7 @@ from harness_common.contracts.policy import parse_policy
 from harness_common.core.ids import encode
 from harness_common.core.policy import Decision, Facts, Policies, Policy, decide
 from harness_common.core.taint import OUTBOUND, PRIVATE, UNTRUSTED
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.effects import read_call
 from harness_common.store.policies import TENANT, put_policy
 from harness_common.store.policy_reads import (

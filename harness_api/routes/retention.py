@@ -23,7 +23,7 @@ from harness_api.schemas.retention import (
 )
 from harness_common.core.ids import decode, encode
 from harness_common.store import erasures
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.retention import read_ages, set_ages
 
 router = new_router("/v1", "retention")

@@ -32,7 +32,7 @@ from harness_common.core.ids import encode
 from harness_common.core.phase import shown
 from harness_common.core.run import Status
 from harness_common.core.step import MODEL
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.lineage import read_lineage
 from harness_common.store.run_reads import (
     count_failed_attempts,

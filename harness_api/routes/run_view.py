@@ -19,7 +19,7 @@ from harness_common.core.phase import phase, shown_status, turn_state
 from harness_common.core.rules import is_suspect
 from harness_common.core.run import TERMINAL
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.rows import run_from_row
 
 

@@ -23,7 +23,7 @@ from harness_common.commands import StartRun, start_run
 from harness_common.core.ids import decode, encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.session import NEEDS_A_PERSON
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.run_reads import list_runs, searched_to, view_run
 from harness_common.store.waiting import why_queued
 

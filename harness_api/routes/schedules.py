@@ -29,7 +29,7 @@ from harness_common.core.ids import encode
 from harness_common.core.schedule import Overlap, coming, when_to_json
 from harness_common.firing import Fired, trigger
 from harness_common.store import schedules as store
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/schedules", "schedules")
 

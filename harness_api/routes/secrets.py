@@ -22,7 +22,7 @@ from harness_api.schemas.secrets import (
     WrappingView,
 )
 from harness_common.store import encryption, secrets
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.encryption import Wrapping
 from harness_common.store.secret_values import NAME
 

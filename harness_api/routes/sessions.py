@@ -20,8 +20,8 @@ from harness_api.schemas.runs import RunView
 from harness_api.schemas.sessions import SessionCreate, SessionMessageView, SessionView
 from harness_common.commands import cancel_session
 from harness_common.core.ids import encode
+from harness_common.store.connection import Row
 from harness_common.store.conversation import read_conversation
-from harness_common.store.db import Row
 from harness_common.store.run_reads import RunFilter, list_runs, view_run
 from harness_common.store.sessions import (
     close_session,

@@ -18,7 +18,7 @@ from harness_common.core.errors import Invalid, NotFound
 from harness_common.core.ids import decode, encode
 from harness_common.core.mcp import wildcards
 from harness_common.store.agents import read_agent
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.run_reads import read_artifact_row
 from harness_common.store.skills import list_skills, list_versions, put_skill, read_skill
 from harness_common.store.tools import missing_tools, tools_at_workers

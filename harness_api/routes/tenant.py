@@ -29,7 +29,7 @@ from harness_common.core.ids import encode
 from harness_common.core.phase import shown
 from harness_common.core.run import Status
 from harness_common.store.audit_reads import list_audit
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.tenants import list_workers, read_tenant, set_tenant_limits
 from harness_common.store.worker_runs import list_held_runs
 

@@ -9,7 +9,7 @@ from harness_api.deps import Use
 from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.throttles import ThrottleView
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.throttles import list_throttles
 
 router = new_router("/v1", "throttles")

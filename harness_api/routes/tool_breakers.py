@@ -12,7 +12,7 @@ from harness_api.routing import new_router
 from harness_api.schemas.base import Page
 from harness_api.schemas.tool_breakers import BreakerView
 from harness_common.store.breakers import list_breakers, reset_breaker
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/tools", "tools")
 

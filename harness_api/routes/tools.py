@@ -25,7 +25,7 @@ from harness_common.contracts.http_tool import as_definition, check_definition
 from harness_common.contracts.openapi_tools import Wanted, read_openapi
 from harness_common.contracts.tool import TIMEOUT_S, Reach
 from harness_common.store import tools as store
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/tools", "tools")
 

@@ -19,7 +19,7 @@ from harness_api.schemas.webhooks import (
 from harness_common.core.ids import encode
 from harness_common.core.webhook import secret_of
 from harness_common.store import webhooks as store
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 router = new_router("/v1/webhooks", "webhooks")
 

@@ -22,7 +22,8 @@ from harness_common.store import json_codec
 from harness_common.store.apply import lock_run
 from harness_common.store.approvals import Said, decide_in, read_approval_in
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row
+from harness_common.store.connection import Connection, Row
+from harness_common.store.db import Database
 
 _SAYS_YES = {ApprovalStatus.APPROVED, ApprovalStatus.USED}
 _DECIDED = {*_SAYS_YES, ApprovalStatus.DENIED}
@@ -105,7 +106,7 @@ async def _write(
     if arguments is not None:
         detail["original_digest"] = row["digest"]
     action = "approval.approve" if said.verdict == "approved" else "approval.deny"
-    await record(conn, row["tenant_id"], approver.actor, Entry(action, shown, detail), db.timeout_s)
+    record(conn, row["tenant_id"], approver.actor, Entry(action, shown, detail))
     return asked
 
 

@@ -34,7 +34,8 @@ from harness_common.core.run import TERMINAL, RunState, Status
 from harness_common.store import json_codec
 from harness_common.store.apply import apply, lock_run
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.connection import Connection, run_sql
+from harness_common.store.db import Database
 from harness_common.store.writes import Write
 
 
@@ -361,6 +362,6 @@ async def _ask_in(
         raise Conflict("the run changed while it was locked", run_id=encode("run", run_id))
     if actor is not None:
         entry = Entry(f"run.{ask.kind}", encode("run", run_id), dict(ask.body))
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
     last_seq = applied.first_seq + len(transition.events) - 1
     return Asked(applied.run.state.status, applied.run.claimed_by, last_seq=last_seq)

@@ -34,7 +34,7 @@ async def resolve_effect(
         left = await resolve_in(conn, tenant_id, key, said, db.timeout_s)
         detail = {"outcome": said.outcome, "reason": said.reason}
         entry = Entry("effect.resolve", key.shown, detail)
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
         if left or not _waits_for(run, key):
             return Asked(run.state.status, run.claimed_by, changed=False)
         return await effects_resolved_in(db, conn, tenant_id, key.run_id, by=said.by)

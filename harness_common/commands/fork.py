@@ -25,7 +25,8 @@ from harness_common.core.run import OF_ONE_STEP, TERMINAL, RunState, Status
 from harness_common.core.step import MODEL, NODE
 from harness_common.core.taint import marks_in, memo_with
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_sql, run_together
+from harness_common.store.connection import Connection, Row, run_sql, run_together
+from harness_common.store.db import Database
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.wipe import Kind
@@ -226,7 +227,7 @@ async def _fork(
     if actor is not None:
         detail = {"made": encode("run", started.run_id), "step": step}
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))
-        await record(conn, source.tenant_id, actor, entry, db.timeout_s)
+        record(conn, source.tenant_id, actor, entry)
     return started
 
 

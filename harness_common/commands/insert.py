@@ -19,7 +19,8 @@ from harness_common.core.message import Json, Message, dumps
 from harness_common.core.rules import advance
 from harness_common.core.run import RunState, Transition, holds_slot, wake_at
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.connection import Connection, Row, run_later
+from harness_common.store.db import Database
 from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
 from harness_common.store.sealed import seal_bytes
@@ -112,7 +113,7 @@ async def insert(
         "t": json_codec.dumps_text(stored),
         "snapshot": seal_bytes(key, snapshot, "snapshot"),
     }
-    await run_sql(conn, "start_insert", params, db.timeout_s)
+    run_later(conn, "start_insert", params)
     note_made(run_id, body["trace_id"], *((source.id, source.trace_id) if source else ()))
     bell = None
     if made.ready:

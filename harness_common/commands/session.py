@@ -10,7 +10,8 @@ from harness_common.commands.control import Asked, cancel_run
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor
-from harness_common.store.db import Database, run_sql
+from harness_common.store.connection import run_sql
+from harness_common.store.db import Database
 
 _ROUNDS: Final = 20
 """How often the session is looked at again for runs that were started meanwhile."""

@@ -21,7 +21,8 @@ from harness_common.core.message import Json, Trust, user
 from harness_common.core.run import RunState, Status
 from harness_common.core.taint import UNTRUSTED, memo_with
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, run_sql, run_together
+from harness_common.store.connection import Connection, Row, run_sql, run_together
+from harness_common.store.db import Database
 
 N = TypeVar("N", int, float)
 _ROUTE: Final = "runs.create"
@@ -79,7 +80,7 @@ async def start_in(
     if actor is not None:
         detail = {"agent": f"{begun['agent_name']}@{begun['agent_version']}"}
         entry = Entry("run.create", encode("run", started.run_id), detail)
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
     return started
 
 

@@ -13,7 +13,8 @@ from typing import Final
 from uuid import UUID
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from harness_common.store.db import Connection, Database, RowsHeld
+from harness_common.store.connection import Connection, RowsHeld
+from harness_common.store.db import Database
 
 _PLACES: Final[WeakKeyDictionary[Database, WeakValueDictionary[UUID, asyncio.Semaphore]]] = (
     WeakKeyDictionary()

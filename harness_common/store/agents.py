@@ -14,8 +14,9 @@ from harness_common.contracts.output import check_output_schema
 from harness_common.core.errors import Conflict, Invalid, NotFound
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import agents
 from harness_common.store.versions import list_newest, list_of_name, read_one
 
@@ -52,13 +53,7 @@ async def put_agent(
             row = rows[0]
             if row["made"]:
                 target = f"{name}@{row['version']}"
-                await record(
-                    conn,
-                    tenant_id,
-                    actor,
-                    Entry("agent.put", target, {"digest": digest}),
-                    db.timeout_s,
-                )
+                record(conn, tenant_id, actor, Entry("agent.put", target, {"digest": digest}))
             return row, row["made"]
     raise Conflict("others keep changing this agent; try again", field="name", value=name)
 

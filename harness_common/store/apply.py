@@ -24,7 +24,8 @@ from harness_common.core.rules import advance
 from harness_common.core.run import TERMINAL, Transition
 from harness_common.crypto.aead import CannotDecrypt, KeyMissing
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, DatabaseUnavailable, run_sql
+from harness_common.store.connection import Connection, DatabaseUnavailable, run_sql
+from harness_common.store.db import Database
 from harness_common.store.keyring import seal_commits
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.spans import send_run

@@ -15,7 +15,8 @@ from harness_common.contracts.blob import Blobs
 from harness_common.core.errors import LostOwnership, NotFound
 from harness_common.core.ids import decode, encode
 from harness_common.store import sealed
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 from harness_common.store.keyring import keyring_of, writing_key_of
 
 _PLACE: Final = "artifact"

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, run_sql
+from harness_common.store.connection import Connection, run_later
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,9 @@ class Entry:
     detail: Mapping[str, Json] = field(default_factory=dict)
 
 
-async def record(
-    conn: Connection, tenant_id: UUID, actor: Actor, entry: Entry, timeout_s: float
-) -> None:
-    """Add one row, as part of the transaction that is open on `conn`."""
-    await run_sql(
+def record(conn: Connection, tenant_id: UUID, actor: Actor, entry: Entry) -> None:
+    """Add one row in the transaction that is open on `conn`, with what comes next in it."""
+    run_later(
         conn,
         "audit_insert",
         {
@@ -50,5 +48,4 @@ async def record(
             "request_id": actor.request_id,
             "detail": json_codec.dumps_text(dict(entry.detail)),
         },
-        timeout_s,
     )

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, literal_column, select
 
+from harness_common.store.connection import Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database
 from harness_common.store.schema import audit
 
 COMMON: Final = "run.create"

@@ -16,7 +16,9 @@ from harness_common.core.ids import encode
 from harness_common.settings import Settings, settings
 from harness_common.store import keys
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, Database, Row, pg, run_sql
+from harness_common.store.connection import Connection, Row, run_sql
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 
 
 async def ensure_tenant(
@@ -47,7 +49,7 @@ async def bootstrap(db: Database, config: Settings) -> tuple[Path, bool]:
         new = keys.NewKey("admin", "admin")
         row, text = await keys.insert_key(conn, tenant["tenant_id"], pepper, new, db.timeout_s)
         entry = Entry("api_key.create", encode("api_key", row["id"]), {"name": "admin"})
-        await record(conn, tenant["tenant_id"], Actor("bootstrap"), entry, db.timeout_s)
+        record(conn, tenant["tenant_id"], Actor("bootstrap"), entry)
         # Under the lock, so that starts at once make one key. If we die before the commit, the file
         # does not verify and the next start replaces it.
         await asyncio.to_thread(keys.write_private, path, text + "\n")

@@ -12,8 +12,9 @@ from sqlalchemy import case, delete, func, select
 from harness_common.core.errors import NotFound
 from harness_common.core.fallback import MODEL_PREFIX
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database
 from harness_common.store.schema import tool_breakers
 
 
@@ -56,5 +57,5 @@ async def reset_breaker(db: Database, tenant_id: UUID, tool: str, *, actor: Acto
                 value=name[:64],
             )
         entry = Entry(f"{kind}.breaker_reset", name, {"was": rows[0]["state"]})
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
     return rows[0]

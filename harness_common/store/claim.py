@@ -27,7 +27,8 @@ from harness_common.core.ids import encode
 from harness_common.core.message import Message, Text, ToolResult, loads
 from harness_common.core.values import replace
 from harness_common.store import json_codec
-from harness_common.store.db import Database, DatabaseUnavailable, Row
+from harness_common.store.connection import DatabaseUnavailable, Row
+from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun, row_time, run_from_row
 from harness_common.store.writes import Applied
 

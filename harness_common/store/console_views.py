@@ -6,7 +6,8 @@ from typing import Final
 from uuid import UUID
 
 from harness_common.core.errors import Invalid, NotFound
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 
 MOST: Final = 100
 """Views of one page that a person sees; the list is short, so that it stays one."""

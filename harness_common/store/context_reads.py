@@ -15,8 +15,9 @@ from harness_common.core.context_view import CONTEXT, Compaction, Shown, needs_h
 from harness_common.core.errors import NotFound
 from harness_common.core.message import Json, Message, from_json
 from harness_common.store.claim import history_of
+from harness_common.store.connection import Connection, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.db import Database
 from harness_common.store.run_reads import no_run
 from harness_common.store.schema import checkpoints, messages, runs
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 
 
 async def read_conversation(

@@ -1,6 +1,6 @@
 """SQLAlchemy Core over the same psycopg connections: for the statements that are not hot.
 
-Apart from `store.db`, so that a worker process does not load SQLAlchemy.
+Apart from `store.postgres`, so that a worker process does not load SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Row, open_rows, pg
+from harness_common.store.connection import Connection, Row, open_rows
+from harness_common.store.postgres import pg
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 _DIALECT._json_serializer = json_codec.dumps_text

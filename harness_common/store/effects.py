@@ -15,7 +15,8 @@ from harness_common.core.ids import encode
 from harness_common.core.message import Json
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.connection import Connection, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_text
 

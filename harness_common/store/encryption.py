@@ -14,8 +14,9 @@ from sqlalchemy import func, select, update
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring
 from harness_common.store.schema import tenant_keys, tenants
 
@@ -58,7 +59,7 @@ async def set_encryption(
         await run_core(conn, change, db.timeout_s)
         detail = {"on": on} | ({"new_key": True} if new_key else {})
         entry = Entry("tenant.set_encryption", encode("tenant", tenant_id), detail)
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
     keyring.forget(tenant_id)
 
 
@@ -111,5 +112,5 @@ async def rewrap(
             was = dict(Counter(row["kek_id"] for row in rows))
             detail = {"kek": current, "rewrapped": len(rows), "from": was}
             entry = Entry("platform.rewrap_keys", current, detail)
-            await record(conn, tenant_id, actor, entry, db.timeout_s)
+            record(conn, tenant_id, actor, entry)
     return len(rows)

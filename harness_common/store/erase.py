@@ -15,7 +15,9 @@ from uuid import UUID
 from psycopg import sql
 
 from harness_common.core.ids import encode
-from harness_common.store.db import Connection, Database, Row, bounded, pg, run_sql, run_together
+from harness_common.store.connection import Connection, Row, run_sql, run_together
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from harness_common.store.schema import metadata
 from harness_common.store.wipe import Drain, Kind, wipe
 
@@ -157,5 +159,7 @@ async def _some(conn: Connection, table: str, tenant_id: UUID, limit: int, timeo
             "SELECT ctid FROM {0} WHERE tenant_id = %s LIMIT %s))"
         ).format(sql.Identifier(table))
         params = (tenant_id, limit)
-    cursor = await bounded(pg(conn), pg(conn).execute(statement, params), timeout_s)
+    postgres = pg(conn)
+    cursor = postgres.cursor()
+    await postgres.do(lambda: cursor.execute(statement, params), timeout_s)
     return cursor.rowcount

@@ -11,8 +11,9 @@ from sqlalchemy import select
 from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import erasures, tenants
 
 
@@ -66,7 +67,7 @@ async def ask_erasure(
             verb = "tenant.erase" if whole else "user.erase"
             detail = {"tenant": encode("tenant", tenant_id)} if whole else {}
             entry = Entry(verb, encode("erasure", rows[0]["id"]), detail)
-            await record(conn, asked_in, actor, entry, db.timeout_s)
+            record(conn, asked_in, actor, entry)
     return await read_erasure(db, asked_in, rows[0]["id"]), is_new
 
 

@@ -23,8 +23,9 @@ from harness_common.core.mcp import masked
 from harness_common.store import json_codec
 from harness_common.store import schema as t
 from harness_common.store.artifacts import plain_digest, read_bytes
+from harness_common.store.connection import Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.lineage import read_lineage
 
 Record = dict[str, Any]

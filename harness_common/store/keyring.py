@@ -23,7 +23,8 @@ from harness_common.crypto.aead import CannotDecrypt, Cipher, KeyMissing, new_ke
 from harness_common.crypto.keks import KEK_FILE, KeyEncryptionKeys, data_key_place, parse_keks
 from harness_common.settings import Settings
 from harness_common.store import sealed
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.connection import Connection, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.sealed import Keys, TenantKey
 
 log = structlog.get_logger()

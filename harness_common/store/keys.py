@@ -24,8 +24,9 @@ from harness_common.core.errors import Conflict, Denied, Invalid, NotFound
 from harness_common.core.ids import encode
 from harness_common.settings import Settings
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import api_keys
 
 _PREFIX: Final = "hk_"
@@ -167,7 +168,7 @@ async def create_key(
             encode("api_key", row["id"]),
             {"name": new.name, "role": new.role, "scopes": list(new.scopes)},
         )
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
         return row, text
 
 
@@ -216,7 +217,7 @@ async def rotate_key(
             encode("api_key", key_id),
             {"successor": encode("api_key", row["id"]), "overlap_s": overlap_s},
         )
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
         return row, text
 
 
@@ -227,7 +228,7 @@ async def revoke_key(db: Database, tenant_id: UUID, key_id: UUID, actor: Actor) 
         if row["revoked_at"] is None:
             await run_sql(conn, "key_revoke", {"tenant_id": tenant_id, "id": key_id}, db.timeout_s)
             entry = Entry("api_key.revoke", encode("api_key", key_id), {"name": row["name"]})
-            await record(conn, tenant_id, actor, entry, db.timeout_s)
+            record(conn, tenant_id, actor, entry)
         return row
 
 

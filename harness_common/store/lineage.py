@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.run_reads import no_run
 
 

@@ -13,8 +13,9 @@ from harness_common.core.errors import Conflict, NotFound
 from harness_common.core.mcp import ToolState, state_of
 from harness_common.core.message import Json
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row
+from harness_common.store.db import Database
 from harness_common.store.schema import mcp_servers, mcp_tools
 
 MAX_SERVERS: Final = 200
@@ -31,12 +32,6 @@ class Declared:
 
 def _missing(name: str) -> NotFound:
     return NotFound(f"there is no MCP server {name!r}", field="server", value=name)
-
-
-async def _entry(
-    conn: Connection, db: Database, tenant_id: UUID, actor: Actor, entry: Entry
-) -> None:
-    await record(conn, tenant_id, actor, entry, db.timeout_s)
 
 
 async def put_server(
@@ -72,7 +67,7 @@ async def put_server(
             row, is_new = await _insert(conn, db, tenant_id, name, values, actor), True
         detail = {"target": _shown(declared.target), "effects": dict(declared.effects)}
         verb = "mcp_server.add" if is_new else "mcp_server.change"
-        await _entry(conn, db, tenant_id, actor, Entry(verb, name, detail))
+        record(conn, tenant_id, actor, Entry(verb, name, detail))
     return row, is_new
 
 
@@ -156,7 +151,7 @@ async def remove_server(db: Database, tenant_id: UUID, name: str, actor: Actor) 
     async with db.tenant_transaction(tenant_id) as conn:
         if not await run_core(conn, statement, db.timeout_s):
             raise _missing(name)
-        await _entry(conn, db, tenant_id, actor, Entry("mcp_server.remove", name))
+        record(conn, tenant_id, actor, Entry("mcp_server.remove", name))
 
 
 async def accept_tools(
@@ -199,7 +194,7 @@ async def accept_tools(
         changed = [row["name"] for row in chosen if _may_change(row)]
         await _accept(conn, db, where, changed, actor)
         detail: dict[str, Json] = {"tools": changed, "digest": now}
-        await _entry(conn, db, tenant_id, actor, Entry("mcp_server.accept", name, detail))
+        record(conn, tenant_id, actor, Entry("mcp_server.accept", name, detail))
     return changed
 
 

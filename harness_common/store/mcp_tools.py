@@ -11,7 +11,8 @@ from uuid import UUID
 from harness_common.core.mcp import ToolState, list_digest, state_of
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 
 
 @dataclass(frozen=True, slots=True)

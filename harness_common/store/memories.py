@@ -26,7 +26,8 @@ from harness_common.core.fact import clean_fact, fused, search_words, words_of
 from harness_common.core.ids import encode
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, Row, run_sql, run_together
+from harness_common.store.connection import Connection, Row, run_sql, run_together
+from harness_common.store.db import Database
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_json, seal_text
 

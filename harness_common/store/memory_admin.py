@@ -17,8 +17,9 @@ from harness_common.core.errors import NotFound
 from harness_common.core.fact import search_words, words_of
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row
+from harness_common.store.db import Database
 from harness_common.store.memories import NewFact, Whose, save_in, vector_of
 from harness_common.store.schema import memories
 
@@ -104,7 +105,7 @@ async def keep(
         made = await save_in(conn, whose, fact, vector, max_facts, db.timeout_s)
         target = encode("memory", made["id"])
         entry = Entry("memory.save", target, {"namespace": whose.scope, "made": made["made"]})
-        await record(conn, whose.tenant_id, actor, entry, db.timeout_s)
+        record(conn, whose.tenant_id, actor, entry)
     return await read_memory(db, whose.tenant_id, made["id"]), made["made"]
 
 
@@ -119,7 +120,7 @@ async def forget_one(db: Database, tenant_id: UUID, memory_id: UUID, actor: Acto
         if not await run_core(conn, change, db.timeout_s):
             raise _no_memory(memory_id)
         entry = Entry("memory.forget", encode("memory", memory_id))
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
 
 
 async def forget_many(
@@ -145,7 +146,7 @@ async def forget_many(
             await run_core(conn, change, db.timeout_s)
             detail = wanted.to_json() | {"deleted": len(ids), "by_words": query is not None}
             entry = Entry("memory.forget_many", wanted.namespace or "memories", detail)
-            await record(conn, tenant_id, actor, entry, db.timeout_s)
+            record(conn, tenant_id, actor, entry)
     return len(ids), more
 
 

@@ -56,7 +56,7 @@ async def make_tenant(db: Database, config: Settings, name: str) -> NewTenant:
         new = keys.NewKey("admin", "admin")
         key, text = await keys.insert_key(conn, tenant_id, pepper, new, db.timeout_s)
         entry = Entry("api_key.create", encode("api_key", key["id"]), {"name": new.name})
-        await record(conn, tenant_id, Actor("bootstrap"), entry, db.timeout_s)
+        record(conn, tenant_id, Actor("bootstrap"), entry)
     return NewTenant(tenant_id, name, text)
 
 

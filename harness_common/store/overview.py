@@ -11,7 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 
 WINDOW: Final = timedelta(hours=1)
 ENDED: Final = 10_000

@@ -1,7 +1,7 @@
 """What Postgres says of a failure, without the values of rows that it quotes.
 
 An error's text goes into logs, and with a traceback whatever caught it: DETAIL and CONTEXT hold
-what tenants wrote. `store.db` takes them out of every error of a statement.
+what tenants wrote. `store.postgres` takes them out of every error of a statement.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 
 
 async def list_tenants(
@@ -58,7 +59,7 @@ async def set_limits_of(
         if not rows:
             raise _no_tenant(tenant_id)
         entry = Entry("tenant.set_limits", shown, rows[0]["changed"])
-        await record(conn, operator_id, actor, entry, db.timeout_s)
+        record(conn, operator_id, actor, entry)
 
 
 def _no_tenant(tenant_id: UUID) -> NotFound:

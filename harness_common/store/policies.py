@@ -18,7 +18,8 @@ from harness_common.core.policy import NO_POLICY, Policies, Policy
 from harness_common.core.taint import ALL_MARKS
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 
 TENANT: Final = ""
@@ -52,9 +53,7 @@ async def put_policy(
             if row["made"]:
                 target = f"{agent_name or 'tenant'}@{row['version']}"
                 detail = {"digest": row["digest"], "rules": len(spec.rules)}
-                await record(
-                    conn, tenant_id, actor, Entry("policy.put", target, detail), db.timeout_s
-                )
+                record(conn, tenant_id, actor, Entry("policy.put", target, detail))
             return row, row["made"]
     raise Conflict("others keep changing this policy; try again", field="agent", value=agent_name)
 

@@ -18,8 +18,9 @@ from harness_common.core.policy import (
     decide,
     digest_of,
 )
+from harness_common.store.connection import Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database
 from harness_common.store.policies import TENANT, read_version
 from harness_common.store.schema import policies
 

@@ -13,7 +13,8 @@ from harness_common.core.message import Json
 from harness_common.core.replay import initial_content, state_at
 from harness_common.core.run import RunState, content
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.connection import Connection, run_sql
+from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun, run_from_row
 
 

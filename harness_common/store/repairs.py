@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from harness_common.store import json_codec
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 
 

@@ -12,7 +12,8 @@ from uuid import UUID
 from harness_common.core.ids import encode
 from harness_common.settings import AGES, RetentionSettings
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Database, run_sql
+from harness_common.store.connection import run_sql
+from harness_common.store.db import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +54,4 @@ async def set_ages(
         await run_sql(conn, "retention_put", params, db.timeout_s)
         detail = {n: {"from": before[n], "to": v} for n, v in changes.items()}
         entry = Entry("tenant.set_retention", encode("tenant", tenant_id), detail)
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)

@@ -17,8 +17,9 @@ from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.core.run import TERMINAL, Status
 from harness_common.core.session import NEEDS_A_PERSON
+from harness_common.store.connection import Connection, Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.partitions import lowest_id
 from harness_common.store.schema import (
     agents,

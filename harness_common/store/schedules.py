@@ -29,8 +29,9 @@ from harness_common.core.schedule import (
     when_to_json,
 )
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row
+from harness_common.store.db import Database
 from harness_common.store.schema import agents, schedule_firings, schedules, sessions
 
 
@@ -129,7 +130,7 @@ async def create_schedule(
             created_by=actor.name,
         )
         (row,) = await run_core(conn, statement.returning(schedules), db.timeout_s)
-        await _note(db, conn, row, actor, "create", {"when": when_to_json(found.when)})
+        _note(conn, row, actor, "create", {"when": when_to_json(found.when)})
         return _timed(row, new["now"])
 
 
@@ -176,7 +177,7 @@ async def change_schedule(
         }
         changed = await _write(db, conn, row, values)
         names = [k for k, v in definition_to_json(new).items() if v != row["spec"].get(k)]
-        await _note(db, conn, row, actor, "update", {"fields": sorted(names)})
+        _note(conn, row, actor, "update", {"fields": sorted(names)})
         return changed
 
 
@@ -188,7 +189,7 @@ async def pause_schedule(db: Database, tenant_id: UUID, ref: str, reason: str, a
             return row
         values = {"paused_at": row["now"], "pause_reason": reason or None, "next_at": None}
         changed = await _write(db, conn, row, values)
-        await _note(db, conn, row, actor, "pause", {"reason": reason})
+        _note(conn, row, actor, "pause", {"reason": reason})
         return changed
 
 
@@ -202,7 +203,7 @@ async def resume_schedule(db: Database, tenant_id: UUID, ref: str, actor: Actor)
         next_at = found.next_at(row["id"], row["now"], row["firings"])
         values = {"paused_at": None, "pause_reason": None, "last_at": row["now"]}
         changed = await _write(db, conn, row, values | {"next_at": next_at})
-        await _note(db, conn, row, actor, "resume", {})
+        _note(conn, row, actor, "resume", {})
         return changed
 
 
@@ -214,7 +215,7 @@ async def delete_schedule(db: Database, tenant_id: UUID, ref: str, actor: Actor)
             schedules.c.tenant_id == tenant_id, schedules.c.id == row["id"]
         )
         await run_core(conn, gone, db.timeout_s)
-        await _note(db, conn, row, actor, "delete", {})
+        _note(conn, row, actor, "delete", {})
 
 
 async def list_firings(
@@ -290,13 +291,11 @@ async def _write(db: Database, conn: Connection, row: Row, values: Mapping[str, 
     return _timed(changed, row["now"])
 
 
-async def _note(
-    db: Database, conn: Connection, row: Row, actor: Actor, verb: str, detail: dict[str, Json]
-) -> None:
+def _note(conn: Connection, row: Row, actor: Actor, verb: str, detail: dict[str, Json]) -> None:
     entry = Entry(
         f"schedule.{verb}", encode("schedule", row["id"]), {"name": row["name"], **detail}
     )
-    await record(conn, row["tenant_id"], actor, entry, db.timeout_s)
+    record(conn, row["tenant_id"], actor, entry)
 
 
 def _taken(name: str) -> Conflict:

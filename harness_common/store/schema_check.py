@@ -14,7 +14,8 @@ import structlog
 
 from harness_common.core.errors import Transient
 from harness_common.revisions import fault, known
-from harness_common.store.db import Connection, Database, run_sql
+from harness_common.store.connection import Connection, run_sql
+from harness_common.store.db import Database
 
 log = structlog.get_logger()
 _WAIT_S: Final = 60.0

@@ -14,7 +14,8 @@ from harness_common.core.errors import NotFound
 from harness_common.crypto.aead import CannotDecrypt
 from harness_common.redaction import Redactor, redactor
 from harness_common.store import sealed
-from harness_common.store.db import Database, run_sql
+from harness_common.store.connection import run_sql
+from harness_common.store.db import Database
 from harness_common.store.keyring import keyring_of
 
 NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?"

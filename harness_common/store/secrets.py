@@ -18,8 +18,9 @@ from sqlalchemy import Select, delete, func, select, update
 from harness_common.core.errors import Conflict, Invalid
 from harness_common.redaction import MIN_BYTES, redactor
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.keyring import keyring_of
 from harness_common.store.schema import secrets
 from harness_common.store.secret_values import no_secret, place
@@ -92,7 +93,7 @@ async def put_secret(db: Database, tenant_id: UUID, name: str, value: str, actor
                 limit=MAX_SECRETS,
             )
         entry = Entry("secret.set", name, {"version": row["version"]})
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
         (shown,) = await run_core(conn, _select().where(*mine), db.timeout_s)
     redactor.add(tenant_id, value)  # so that no log line of this process shows it
     return shown
@@ -122,4 +123,4 @@ async def delete_secret(db: Database, tenant_id: UUID, name: str, actor: Actor) 
         if not rows:
             raise no_secret(name)
         entry = Entry("secret.delete", name, {"version": rows[0]["version"]})
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)

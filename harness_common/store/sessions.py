@@ -14,8 +14,9 @@ from harness_common.core.run import Status
 from harness_common.core.session import SessionStatus, session_status
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Row, run_sql, run_together
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row, run_sql, run_together
+from harness_common.store.db import Database
 from harness_common.store.schema import runs, sessions
 
 
@@ -43,7 +44,7 @@ async def create_session(
     async with db.tenant_transaction(tenant_id) as conn:
         row = (await run_sql(conn, "session_insert", params, db.timeout_s))[0]
         entry = Entry("session.create", encode("session", row["id"]))
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
         return row
 
 
@@ -91,7 +92,7 @@ async def close_session(db: Database, tenant_id: UUID, session_id: UUID, actor: 
             )
         await run_sql(conn, "session_close", params, db.timeout_s)
         entry = Entry("session.close", encode("session", session_id))
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
     return await read_session(db, tenant_id, session_id)
 
 

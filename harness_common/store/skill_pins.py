@@ -16,7 +16,8 @@ from harness_common.contracts.stored import read_stored
 from harness_common.core.errors import NotFound, Permanent
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.connection import Connection, Row, run_sql
+from harness_common.store.db import Database
 
 _CACHED: Final = 500
 

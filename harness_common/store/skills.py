@@ -11,7 +11,8 @@ from harness_common.contracts.skill import SkillSpec
 from harness_common.core.errors import Conflict
 from harness_common.store import json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import skills
 from harness_common.store.skill_pins import no_skill
 from harness_common.store.versions import list_newest, list_of_name, read_one
@@ -41,7 +42,7 @@ async def put_skill(
             row = rows[0]
             if row["made"]:
                 entry = Entry("skill.put", f"{name}@{row['version']}", {"digest": digest})
-                await record(conn, tenant_id, actor, entry, db.timeout_s)
+                record(conn, tenant_id, actor, entry)
             return row, row["made"]
     raise Conflict("others keep changing this skill; try again", field="name", value=name)
 

@@ -9,7 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from harness_common.settings import RetentionSettings
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 
 _SAMPLE: Final = 20_000
 """Beyond so many runs the shares of tenants are reckoned from about so many."""

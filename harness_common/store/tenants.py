@@ -15,8 +15,9 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import platform, tenant_slots, workers
 
 _RATES: Final = {"starts_per_s": ("starts_tat",), "steps_per_s": ("steps_tat", "places_tat")}
@@ -45,7 +46,7 @@ async def set_tenant_limits(
             raise NotFound("no such tenant")
         change = update(tenant_slots).where(mine).values(**_values(changes))
         await run_core(conn, change, db.timeout_s)
-        await _record(conn, tenant_id, actor, "tenant", rows[0], changes, db.timeout_s)
+        _record(conn, tenant_id, actor, "tenant", rows[0], changes)
 
 
 async def read_platform(db: Database) -> Row:
@@ -66,26 +67,25 @@ async def set_platform_limits(
         rows = await run_core(conn, query, db.timeout_s)
         change = update(platform).where(one).values(**_values(changes))
         await run_core(conn, change, db.timeout_s)
-        await _record(conn, tenant_id, actor, "platform", rows[0], changes, db.timeout_s)
+        _record(conn, tenant_id, actor, "platform", rows[0], changes)
 
 
 def _values(changes: Mapping[str, float | None]) -> dict[str, Any]:
     return {**changes, **{paid: None for name in changes for paid in _RATES.get(name, ())}}
 
 
-async def _record(
+def _record(
     conn: Connection,
     tenant_id: UUID,
     actor: Actor,
     what: str,
     before: Row,
     changes: Mapping[str, float | None],
-    timeout_s: float,
 ) -> None:
     """Leave a row in the audit trail that says what each limit was and is."""
     target = encode("tenant", tenant_id) if what == "tenant" else what
     detail = {name: {"from": before[name], "to": value} for name, value in changes.items()}
-    await record(conn, tenant_id, actor, Entry(f"{what}.set_limits", target, detail), timeout_s)
+    record(conn, tenant_id, actor, Entry(f"{what}.set_limits", target, detail))
 
 
 async def list_workers(db: Database) -> list[Row]:

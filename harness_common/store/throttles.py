@@ -9,8 +9,9 @@ from sqlalchemy import func, select, text
 
 from harness_common.core.run import Status
 from harness_common.core.throttle import ENDS_AFTER_S
+from harness_common.store.connection import Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database
 from harness_common.store.schema import runs, throttles
 
 _ENDED: Final = text("clock_timestamp() - make_interval(secs => :s)").bindparams(s=ENDS_AFTER_S)

@@ -16,8 +16,9 @@ from harness_common.core.errors import Conflict, Limited, NotFound
 from harness_common.core.handoff import agent_of, is_agent_tool
 from harness_common.core.host_rules import HostRules
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import egress_rules, tenant_tools, tool_versions
 
 MAX_TOOLS: Final = 2_000
@@ -78,7 +79,7 @@ async def put_tool(
             version=version, kind=definition.kind, removed_at=None, disabled=False,
         )  # fmt: skip
         entry = Entry("tool.put", f"{name}@{version}", {"digest": digest})
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
         return await _read(conn, tenant_id, name, version, db.timeout_s), True
 
 
@@ -201,7 +202,7 @@ async def set_tool(
         if row["disabled"] != disabled:
             await _change(conn, tenant_id, name, actor, db.timeout_s, disabled=disabled)
             entry = Entry("tool.disable" if disabled else "tool.enable", f"{name}@{row['version']}")
-            await record(conn, tenant_id, actor, entry, db.timeout_s)
+            record(conn, tenant_id, actor, entry)
         return await _read(conn, tenant_id, name, None, db.timeout_s)
 
 
@@ -213,7 +214,7 @@ async def remove_tool(db: Database, tenant_id: UUID, name: str, actor: Actor) ->
             raise _no_tool(name, None)
         await _change(conn, tenant_id, name, actor, db.timeout_s, removed_at=_NOW)
         entry = Entry("tool.remove", f"{name}@{row['version']}")
-        await record(conn, tenant_id, actor, entry, db.timeout_s)
+        record(conn, tenant_id, actor, entry)
 
 
 async def tools_at_workers(db: Database) -> list[Row]:
@@ -258,7 +259,7 @@ async def set_egress(db: Database, tenant_id: UUID, rules: HostRules, actor: Act
     detail = {"allow": list(rules.allow), "deny": list(rules.deny)}
     async with db.tenant_transaction(tenant_id) as conn:
         await run_core(conn, put, db.timeout_s)
-        await record(conn, tenant_id, actor, Entry("egress.set", "egress", detail), db.timeout_s)
+        record(conn, tenant_id, actor, Entry("egress.set", "egress", detail))
         return (await run_sql(conn, "egress_read", {"tenant_id": tenant_id}, db.timeout_s))[0]
 
 

@@ -7,8 +7,9 @@ from uuid import UUID
 from sqlalchemy import Table, select
 from sqlalchemy.dialects.postgresql import distinct_on
 
+from harness_common.store.connection import Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database
 
 
 async def list_newest(

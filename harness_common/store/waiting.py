@@ -11,7 +11,8 @@ from uuid import UUID
 
 from harness_common.core.ids import encode
 from harness_common.settings import Settings
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 
 MOST: Final = 1_000
 """Up to here a place in line is exact."""

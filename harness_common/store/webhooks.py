@@ -14,8 +14,9 @@ from harness_common.core.errors import Conflict, Limited, NotFound
 from harness_common.core.ids import encode
 from harness_common.core.webhook import TEST
 from harness_common.store.audit import Actor, Entry, record
+from harness_common.store.connection import Connection, Row, run_sql
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Connection, Database, Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.schema import webhook_deliveries, webhooks
 
 MAX_WEBHOOKS: Final = 100
@@ -33,7 +34,7 @@ async def add_webhook(
         if (await run_core(conn, counted, db.timeout_s))[0]["n"] >= MAX_WEBHOOKS:
             raise Limited(f"a tenant has {MAX_WEBHOOKS} webhooks at most", code="TOO_MANY_WEBHOOKS")
         row = (await run_core(conn, add, db.timeout_s))[0]
-        await _note(conn, tenant_id, row["id"], "add", actor, db.timeout_s)
+        _note(conn, tenant_id, row["id"], "add", actor)
     return row
 
 
@@ -56,7 +57,7 @@ async def remove_webhook(db: Database, tenant_id: UUID, webhook_id: UUID, actor:
     async with db.tenant_transaction(tenant_id) as conn:
         await _read(conn, tenant_id, webhook_id, db.timeout_s)
         await run_core(conn, webhooks.delete().where(mine), db.timeout_s)
-        await _note(conn, tenant_id, webhook_id, "remove", actor, db.timeout_s)
+        _note(conn, tenant_id, webhook_id, "remove", actor)
 
 
 async def set_webhook(
@@ -74,7 +75,7 @@ async def set_webhook(
         hold = {"tenant_id": tenant_id, "webhook_id": webhook_id}
         await run_sql(conn, "webhook_hold", hold, db.timeout_s)
         verb = "disable" if disabled else "enable"
-        await _note(conn, tenant_id, webhook_id, verb, actor, db.timeout_s)
+        _note(conn, tenant_id, webhook_id, verb, actor)
         return row
 
 
@@ -84,7 +85,7 @@ async def rotate_secret(db: Database, tenant_id: UUID, webhook_id: UUID, actor: 
         await _read(conn, tenant_id, webhook_id, db.timeout_s)
         values = {"secret_n": webhooks.c.secret_n + 1, "rotated_at": _NOW}
         row = await _change(conn, tenant_id, webhook_id, db.timeout_s, values)
-        await _note(conn, tenant_id, webhook_id, "rotate", actor, db.timeout_s)
+        _note(conn, tenant_id, webhook_id, "rotate", actor)
         return row
 
 
@@ -138,7 +139,7 @@ async def redeliver(
         rows = await run_core(conn, again, db.timeout_s)
         if not rows:
             raise NotFound("the webhook has no such delivery", field="delivery_id")
-        await _note(conn, tenant_id, webhook_id, "redeliver", actor, db.timeout_s)
+        _note(conn, tenant_id, webhook_id, "redeliver", actor)
         return rows[0]
 
 
@@ -165,8 +166,6 @@ async def _change(
     return (await run_core(conn, change, timeout_s))[0]
 
 
-async def _note(
-    conn: Connection, tenant_id: UUID, webhook_id: UUID, verb: str, actor: Actor, timeout_s: float
-) -> None:
+def _note(conn: Connection, tenant_id: UUID, webhook_id: UUID, verb: str, actor: Actor) -> None:
     entry = Entry(f"webhook.{verb}", encode("webhook", webhook_id))
-    await record(conn, tenant_id, actor, entry, timeout_s)
+    record(conn, tenant_id, actor, entry)

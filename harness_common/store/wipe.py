@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.core.ids import encode
-from harness_common.store.db import Connection, run_sql, run_together
+from harness_common.store.connection import Connection, run_sql, run_together
 
 NEVER: Final = UUID(int=0)
 """Comes before every id."""

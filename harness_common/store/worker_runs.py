@@ -8,8 +8,9 @@ from sqlalchemy import func, select
 
 from harness_common.core.errors import NotFound
 from harness_common.core.ids import encode
+from harness_common.store.connection import Row
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, Row
+from harness_common.store.db import Database
 from harness_common.store.schema import runs, workers
 
 

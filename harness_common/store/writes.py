@@ -28,7 +28,7 @@ from harness_common.core.run import (
 from harness_common.core.step import WITHOUT_CALLS, CallOutcome
 from harness_common.core.values import replace
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.rows import StoredRun
 
 RING_AFTER_S: Final = 5.0

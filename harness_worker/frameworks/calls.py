@@ -21,7 +21,7 @@ from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome, Wait
 from harness_common.core.tool_call import ENDED, CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import run_sql
+from harness_common.store.connection import run_sql
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_json_text
 from harness_worker.tools.call import PendingCall, ToolScope

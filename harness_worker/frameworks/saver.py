@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
     get_serializable_checkpoint_metadata,
 )
 
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.foreign import Blob, ForeignStore, Place
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from harness_common.core.rate import Rate
 from harness_common.settings import SchedulerSettings
 from harness_common.store import json_codec
 from harness_common.store.apply import apply
-from harness_common.store.db import Row, RowsHeld, run_sql, run_together
+from harness_common.store.connection import Row, RowsHeld, run_sql, run_together
 from harness_common.store.spans import send_queued
 from harness_common.store.writes import Applied
 from harness_common.telemetry.traces import traces

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from harness_common.contracts.blob import Blobs
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_worker.scheduler.looper import Shared
 
 GRACE_S: Final = 60.0

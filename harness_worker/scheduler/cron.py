@@ -17,7 +17,7 @@ from harness_common.core.errors import HarnessError, TermOver
 from harness_common.core.ids import encode
 from harness_common.core.schedule import Outcome
 from harness_common.firing import Fired, fire_due
-from harness_common.store.db import DatabaseUnavailable, Row, RowsHeld
+from harness_common.store.connection import DatabaseUnavailable, Row, RowsHeld
 from harness_common.telemetry.causes import causing
 from harness_worker.scheduler.looper import HELD_S, REDIS_PATIENCE_S, Look, PassedBy, Shared
 

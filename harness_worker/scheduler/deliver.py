@@ -22,7 +22,7 @@ import structlog
 
 from harness_common.core import webhook
 from harness_common.core.ids import encode
-from harness_common.store.db import DatabaseUnavailable, Row
+from harness_common.store.connection import DatabaseUnavailable, Row
 from harness_common.store.keys import read_pepper
 from harness_worker.egress.client import Answer, Ask, Egress, TooManyRedirects
 from harness_worker.egress.retry import retry_after_s

@@ -19,7 +19,7 @@ from harness_common.broker.queues import is_amqp
 from harness_common.coord.redis import RedisFault
 from harness_common.core.lease import quarantine_of
 from harness_common.core.rules import SUSPECT_DEATHS
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_worker.scheduler.looper import REDIS_PATIENCE_S, Look, Shared
 
 log = structlog.get_logger()

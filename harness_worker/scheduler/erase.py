@@ -21,7 +21,7 @@ from harness_common.core.errors import HarnessError, TermOver
 from harness_common.core.ids import encode
 from harness_common.store import erase, json_codec
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Connection, DatabaseUnavailable, run_sql
+from harness_common.store.connection import Connection, DatabaseUnavailable, run_sql
 from harness_common.store.erase import Erasure
 from harness_common.store.wipe import give_way
 from harness_worker.scheduler.blob_sweep import sweep
@@ -170,16 +170,16 @@ class EraseLoop:
             if one.whole_tenant:
                 await erase.forget_tenant(conn, one.tenant_id, db.timeout_s)
             if await run_sql(conn, "erasure_done", self._row(one), db.timeout_s):
-                await self._record(conn, one)
+                self._record(conn, one)
         log.info("erasure.done", erasure_id=encode("erasure", one.id), **one.counts)
         return 0.0
 
-    async def _record(self, conn: Connection, one: Erasure) -> None:
+    def _record(self, conn: Connection, one: Erasure) -> None:
         """Tell in numbers what was erased; neither whose it was nor what it said."""
         verb = "tenant.erased" if one.whole_tenant else "user.erased"
         entry = Entry(verb, encode("erasure", one.id), dict(one.counts))
         actor = Actor(one.asked_by, one.request_id)
-        await record(conn, one.asked_in, actor, entry, self._shared.db.timeout_s)
+        record(conn, one.asked_in, actor, entry)
 
     async def _note(self, one: Erasure, phase: str) -> None:
         one.phase = phase

@@ -28,7 +28,8 @@ from harness_common.core.inputs import Input
 from harness_common.core.rules import advance
 from harness_common.core.run import Status
 from harness_common.settings import Settings
-from harness_common.store.db import Connection, Database, Row, run_sql, run_together
+from harness_common.store.connection import Connection, Row, run_sql, run_together
+from harness_common.store.db import Database
 from harness_common.store.rows import run_from_row
 from harness_common.store.writes import Applied, Write
 from harness_worker.scheduler import metrics

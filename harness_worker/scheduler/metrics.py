@@ -17,7 +17,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from harness_common.store.db import Database, DatabaseUnavailable, Row
+from harness_common.store.connection import DatabaseUnavailable, Row
+from harness_common.store.db import Database
 from harness_common.telemetry.export import OUTCOMES
 from harness_common.telemetry.labels import Bounded
 

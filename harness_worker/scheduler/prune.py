@@ -12,7 +12,8 @@ import structlog
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from harness_common.store.db import DatabaseUnavailable, sqlalchemy_url
+from harness_common.store.connection import DatabaseUnavailable
+from harness_common.store.db import sqlalchemy_url
 from harness_common.store.partitions import ensure_partitions
 from harness_worker.scheduler.looper import Look, Shared
 

@@ -24,7 +24,7 @@ from harness_common.core.liveness import SAMPLE_APART_S, Absence, Watch, loss
 from harness_common.core.rules import advance, is_suspect
 from harness_common.core.run import Status
 from harness_common.store.apply import apply
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.spans import send_lost
 from harness_common.store.writes import Applied, Write

@@ -23,7 +23,13 @@ from harness_common.blobs.registry import blobs_of
 from harness_common.contracts.blob import Blobs
 from harness_common.core.errors import TermOver
 from harness_common.core.ids import encode
-from harness_common.store.db import Connection, DatabaseUnavailable, Row, run_sql, run_together
+from harness_common.store.connection import (
+    Connection,
+    DatabaseUnavailable,
+    Row,
+    run_sql,
+    run_together,
+)
 from harness_common.store.partitions import WEEK, lowest_id
 from harness_common.store.wipe import NEVER, Drain, Kind, give_way, wipe
 from harness_worker.scheduler.blob_sweep import BATCH, GRACE_S, sweep
@@ -33,7 +39,9 @@ EVERY_S: Final = 3600.0
 AGAIN_S: Final = 30.0
 """After a lock that could not be had."""
 PICKED: Final = 200
-"""Runs looked at in one transaction."""
+"""Runs looked at in one transaction, at the most."""
+_FIRST_PICK: Final = 10
+"""And at first: how many fit into a batch is seen by what they have."""
 _TOOK_TOO_LONG: Final = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
 """Why a batch of one tenant is given up while Postgres is there."""
 _LEAST_PAUSE_S: Final = 0.02
@@ -55,6 +63,8 @@ class _Lane:
     after_id: UUID = NEVER
     drain: Drain | None = None
     sessions: set[UUID] = field(default_factory=set)
+    pick: int = _FIRST_PICK
+    """Runs to look at next: about as many as a batch takes."""
 
 
 class RetentionLoop:
@@ -205,7 +215,7 @@ class RetentionLoop:
                 conn,
                 "prune_pick",
                 {"tenant_id": lane.tenant_id, "pruned": lane.pruned, "before": lane.before,
-                 "after": lane.after, "after_id": lane.after_id, "limit": PICKED},
+                 "after": lane.after, "after_id": lane.after_id, "limit": lane.pick},
             )  # fmt: skip
             if not rows:
                 return False, 0
@@ -215,10 +225,13 @@ class RetentionLoop:
             for row in rows:
                 if row["id"] in free:
                     if take and total + row["rows"] > budget:
+                        lane.pick = len(take)
                         break
                     take.append(row)
                     total += row["rows"]
                 lane.after, lane.after_id = row["finished_at"], row["id"]
+            else:
+                lane.pick = min(lane.pick + 1 + lane.pick // 4, PICKED)
             if len(take) == 1 and total > budget:
                 lane.drain = Drain(lane.tenant_id, take[0]["id"], lane.kind)
                 return True, 0

@@ -22,7 +22,8 @@ from harness_common.coord.lease import Leases
 from harness_common.coord.redis import RedisFault, connect
 from harness_common.core.errors import Conflict, TermOver
 from harness_common.settings import Settings
-from harness_common.store.db import Database, DatabaseUnavailable, RowsHeld
+from harness_common.store.connection import DatabaseUnavailable, RowsHeld
+from harness_common.store.db import Database
 from harness_common.store.keyring import Keyring, load_keks
 from harness_common.store.schema_check import wait_for_schema
 from harness_common.telemetry.alive import Alive

@@ -17,7 +17,7 @@ from harness_common.core.ids import encode
 from harness_common.core.inputs import Admit, ChildrenDone, Input, TimerDue
 from harness_common.core.run import Status
 from harness_common.store.apply import apply
-from harness_common.store.db import Row, RowsHeld, run_sql
+from harness_common.store.connection import Row, RowsHeld, run_sql
 from harness_common.store.writes import Applied
 from harness_worker.scheduler.looper import HELD_S, Look, PassedBy, Shared
 

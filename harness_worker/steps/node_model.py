@@ -22,7 +22,7 @@ from harness_common.core.graph import ANSWER_CUT, REFUSED
 from harness_common.core.message import Json, user
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED, CallStatus
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_worker.steps.asking import ask
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.contract.answer import RepairCount, read_answer

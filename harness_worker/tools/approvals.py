@@ -29,7 +29,7 @@ from harness_common.core.policy import Decision, Verdict
 from harness_common.core.step import Wait
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 from harness_worker.tools.faults import failed
 from harness_worker.tools.preview import preview_of

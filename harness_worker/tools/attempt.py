@@ -21,7 +21,7 @@ from harness_common.core.errors import HarnessError, Invalid
 from harness_common.core.message import Json
 from harness_common.core.retry import RetryRule, backoff_s
 from harness_common.core.tool_call import CallStatus
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_worker.tools.breakers import GO, Leave, seconds_until
 from harness_worker.tools.caged import call_caged
 from harness_worker.tools.call import CancelAsked, Ended, PendingCall, ToolScope

@@ -24,7 +24,8 @@ from harness_common.batch import Batcher
 from harness_common.core.fallback import MODEL_PREFIX
 from harness_common.core.message import Json
 from harness_common.settings import ToolSettings
-from harness_common.store.db import Database, DatabaseUnavailable, Row, run_together
+from harness_common.store.connection import DatabaseUnavailable, Row, run_together
+from harness_common.store.db import Database
 from harness_worker.telemetry import metrics
 
 ASK_EVERY_S: Final = 1.0

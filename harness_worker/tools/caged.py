@@ -24,7 +24,7 @@ from harness_common.core.errors import (
     UnknownOutcome,
 )
 from harness_common.core.message import Json
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_worker.egress.reachable import Reachable
 from harness_worker.sandbox import values
 from harness_worker.telemetry import metrics

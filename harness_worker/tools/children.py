@@ -24,7 +24,7 @@ from harness_common.core.step import Wait
 from harness_common.core.stop_reasons import StopReason
 from harness_common.core.taint import UNTRUSTED
 from harness_common.core.tool_call import CallStatus
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memories import owner_of
 from harness_worker.tools.call import Ended, PendingCall, ToolScope
 

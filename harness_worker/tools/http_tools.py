@@ -19,7 +19,8 @@ from harness_common.contracts.tool import EffectClass, Tool, ToolContext, ToolOu
 from harness_common.core.errors import Denied, NotFound, Transient
 from harness_common.core.host_rules import HostRules
 from harness_common.core.message import Json
-from harness_common.store.db import Database, DatabaseUnavailable, Row
+from harness_common.store.connection import DatabaseUnavailable, Row
+from harness_common.store.db import Database
 from harness_worker.egress.client import Egress, TooManyRedirects
 from harness_worker.egress.redact import CallSecrets
 from harness_worker.egress.transport import Refused

@@ -15,7 +15,7 @@ import structlog
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import ENDED
 from harness_common.store import json_codec
-from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.connection import DatabaseUnavailable, run_sql
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_outcome
 from harness_common.store.writes import outcome_rows

@@ -23,7 +23,7 @@ from harness_common.core.message import Json
 from harness_common.core.step import CallOutcome
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.connection import DatabaseUnavailable, run_sql
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import TenantKey, seal_json_text, seal_parts, seal_text
 from harness_worker.tools.call import CancelAsked, PendingCall, ToolScope

@@ -14,7 +14,7 @@ from harness_common.core.errors import Invalid, LostOwnership
 from harness_common.core.step import Wait
 from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
-from harness_common.store.db import run_sql
+from harness_common.store.connection import run_sql
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_json_text
 from harness_worker.tools.call import Ended, PendingCall, ToolScope

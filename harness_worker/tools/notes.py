@@ -6,7 +6,7 @@ import structlog
 
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.connection import DatabaseUnavailable, run_sql
 from harness_common.store.keyring import writing_key
 from harness_common.store.sealed import seal_json
 from harness_worker.tools.call import ToolScope

@@ -10,8 +10,9 @@ from harness_common.core.errors import Conflict, Invalid, Permanent
 from harness_common.settings import Settings
 from harness_common.store import keys
 from harness_common.store.bootstrap import bootstrap
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
 from harness_common.store.new_tenant import make_tenant
+from harness_common.store.postgres import pg
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from harness_api.errors import status_of
 from harness_api.middleware import MAX_DEPTH, too_deep
 from harness_common.core import errors as core_errors
 from harness_common.core.errors import Denied, HarnessError, Limited, NotFound, Unauthenticated
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from tests.fakes.tenant import Tenant
 
 RUN = {"agent": "a", "input": "hi"}

@@ -21,7 +21,9 @@ from harness_api.app import create_app
 from harness_common.embedded.process import free_port
 from harness_common.logins import derive, user_and_password
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, DatabaseUnavailable, pg
+from harness_common.store.connection import DatabaseUnavailable
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 UNPREPARED = DatabaseSettings(prepare_threshold=None, pool_max=4)

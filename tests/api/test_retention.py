@@ -17,7 +17,8 @@ from harness_common.crypto.keks import make_kek
 from harness_common.settings import RetentionSettings, SecretSettings
 from harness_common.store import export, keyring
 from harness_common.store.artifacts import save_artifact
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from harness_common.store.schema import metadata
 from tests.store.play import Play, ran, say, sql
 

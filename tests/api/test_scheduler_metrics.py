@@ -13,7 +13,7 @@ from harness_common.broker.publish import Bell
 from harness_common.coord.channel import Channel
 from harness_common.embedded.process import free_port
 from harness_common.settings import TelemetrySettings
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_worker.scheduler.looper import Shared
 from harness_worker.scheduler.service import Scheduler
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from harness_common.store.db import run_sql
+from harness_common.store.connection import run_sql
 from tests.store.play import make_worker, sql
 
 NOTHING = "art_" + "0" * 32

@@ -19,7 +19,8 @@ from harness_common.store.agents import put_agent
 from harness_common.store.apply import group_commit, settle
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database, Row, run_sql
+from harness_common.store.connection import Row, run_sql
+from harness_common.store.db import Database
 from harness_common.store.rows import StoredRun
 from harness_common.store.writes import Applied, NextClaim, StepRecord
 from harness_worker.scheduler.leader import Leadership

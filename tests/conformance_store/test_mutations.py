@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from harness_common.core.errors import HarnessError
-from harness_common.store import db as store_db
+from harness_common.store import postgres
+from harness_common.store.db import Database
 from harness_common.store.memory import (
     approvals,
     commit,
@@ -175,7 +176,7 @@ def _use_any(t: Any, p: Any) -> bool:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name.replace(" ", "_"))
 async def test_a_store_without_a_mechanism_is_found_out(play, monkeypatch, mutation):
-    if isinstance(play.db, store_db.Database) and type(play.db) is not store_db.Database:
+    if isinstance(play.db, Database) and type(play.db) is not Database:
         module, name, instead = mutation.memory
         assert hasattr(module, name)
         monkeypatch.setattr(module, name, instead)
@@ -189,7 +190,7 @@ async def test_a_store_without_a_mechanism_is_found_out(play, monkeypatch, mutat
 
 def _change_sql(monkeypatch: pytest.MonkeyPatch, statement: str, what: str, instead: str) -> None:
     """Send another text for one statement."""
-    whole = store_db.sql(statement).decode()
+    whole = postgres.sql(statement).decode()
     assert what in whole, f"{statement} no longer says {what}"
-    changed, sent = whole.replace(what, instead).encode(), store_db.sql
-    monkeypatch.setattr(store_db, "sql", lambda name: changed if name == statement else sent(name))
+    changed, sent = whole.replace(what, instead).encode(), postgres.sql
+    monkeypatch.setattr(postgres, "sql", lambda name: changed if name == statement else sent(name))

@@ -10,7 +10,7 @@ import pytest
 from harness_common.commands import cancel_run, steer_run
 from harness_common.contracts.tool import EffectClass
 from harness_common.core.run import Status
-from harness_common.store.db import DatabaseUnavailable, run_sql
+from harness_common.store.connection import DatabaseUnavailable, run_sql
 from harness_worker.advance import answer
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.dispatch import DispatchLoop

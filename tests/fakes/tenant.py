@@ -13,7 +13,9 @@ from harness_common.store import keys
 from harness_common.store.agents import put_agent
 from harness_common.store.audit import Actor
 from harness_common.store.bootstrap import ensure_tenant
-from harness_common.store.db import Database, Row, pg
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 
 PEPPER = b"a pepper for tests"
 ROLES = ("viewer", "operator", "approver", "admin")

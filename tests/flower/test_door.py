@@ -19,7 +19,8 @@ from harness_api.app import create_app
 from harness_api.console.session import COOKIE
 from harness_api.flower import MAX_FORM_BYTES, MAX_PAGE_BYTES, address
 from harness_common.settings import FlowerSettings, Settings
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from tests.fakes.http_server import Page, serving
 from tests.fakes.tenant import Tenant
 from tests.flower.conftest import PASSWORD, FlowerProcess

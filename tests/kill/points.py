@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from harness_common.contracts.tool import Tool, ToolContext
-from harness_common.store.db import Connection, Row, run_sql
+from harness_common.store.connection import Connection, Row, run_sql
 from harness_worker.tools import keeper, ledger
 from harness_worker.tools.breakers import Breakers, Leave, Shut
 from harness_worker.tools.keeper import KEEP_AFTER_S

@@ -18,8 +18,8 @@ from harness_worker.runtime import close_runtime, open_runtime
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_worker_brings_its_sandbox_and_takes_it_along(database_url, valkey, tmp_path):
-    settings = Settings(database_url=database_url, redis_url=valkey.url, data_dir=tmp_path)
+async def test_a_worker_brings_its_sandbox_and_takes_it_along(fresh_database_url, valkey, tmp_path):
+    settings = Settings(database_url=fresh_database_url, redis_url=valkey.url, data_dir=tmp_path)
     runtime = await open_runtime(settings, Bell(app), "w")
     assert runtime.sandbox is not None
     try:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from harness_common.core.lease import quarantine_of
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from tests.sim.tables import QUEUE
 from tests.sim.world import Call, Code, Nap, Process, Task
 

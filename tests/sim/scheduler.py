@@ -21,7 +21,7 @@ from harness_common.core.errors import Conflict
 from harness_common.core.inputs import Input
 from harness_common.core.liveness import SAMPLE_APART_S, Absence, Watch, loss
 from harness_common.core.run import Status
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.rows import run_from_row
 from harness_common.store.writes import Applied, Write
 from harness_worker.scheduler.wake import inputs_when_due

@@ -18,7 +18,7 @@ from harness_common.core.retry import RetryRule
 from harness_common.core.rules import advance
 from harness_common.core.run import TERMINAL, RunState, Transition
 from harness_common.settings import SchedulerSettings
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from tests.sim import api
 from tests.sim.approvals import Verdict

@@ -24,7 +24,7 @@ from harness_common.core.step import (
     Wait,
 )
 from harness_common.core.tool_call import ENDED, CallStatus
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.rows import StoredRun
 from harness_worker.tools.call import Ended, PendingCall
 from tests.sim.store import TERMINAL

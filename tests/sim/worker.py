@@ -22,7 +22,7 @@ from harness_common.core.retry import classify
 from harness_common.core.step import StepCancelled
 from harness_common.store.apply import arrived
 from harness_common.store.claim import fresh_calls
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.writes import Applied, NextClaim, StepRecord, Write
 from tests.sim.steps import CancelAsked, StepContext, StepError, run_step_kind

@@ -25,8 +25,9 @@ from harness_common.embedded import (
 )
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
 from harness_common.store.migrate import migrate
+from harness_common.store.postgres import pg
 from harness_common.store.schema import metadata
 from tests.store.play import Play, make_tenant
 

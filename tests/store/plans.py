@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness_common.store.db import sql
+from harness_common.store.postgres import sql
 
 
 def numbered(name: str) -> str:

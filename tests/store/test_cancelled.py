@@ -11,7 +11,8 @@ from harness_common.cancelled import cancel_kept
 from harness_common.coord.redis import connect
 from harness_common.embedded import EmbeddedValkey
 from harness_common.settings import RedisSettings
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from harness_common.store.db import Database, pg, sql
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg, sql
 
 _SCANS_OF_A_BATCH = {"t", "run"}
 

@@ -18,7 +18,9 @@ from harness_common.core.inputs import OwnerLost
 from harness_common.core.run import Status
 from harness_common.settings import DatabaseSettings
 from harness_common.store.apply import lock_run
-from harness_common.store.db import Database, DatabaseUnavailable, pg
+from harness_common.store.connection import DatabaseUnavailable
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from harness_common.store.writes import NextClaim
 from tests.fakes.cut_proxy import CutProxy
 from tests.store.play import ran, say, sql

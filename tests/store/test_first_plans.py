@@ -52,13 +52,23 @@ def empty(store_postgres) -> Iterator[psycopg.Connection[Any]]:
     drop_database(store_postgres.admin_url, "first_plans")
 
 
-@pytest.mark.parametrize("name", ABOUT_A_RUN)
-def test_a_statement_about_one_run_uses_its_key_from_the_first(empty, name):
+def found_by(empty: psycopg.Connection[Any], name: str) -> list[tuple[str, str, str]]:
     asked = f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {numbered(name)}"
-    told = empty.execute(asked.encode()).fetchone()[0]
+    (told,) = empty.execute(asked.encode()).fetchall()[0]
     plan = told if isinstance(told, list) else json.loads(told)
     found = list(scans(plan[0]["Plan"]))
     assert found
+    return found
+
+
+def test_whether_runs_are_past_their_age_is_one_look_for_each_that_have_lost_the_same(empty):
+    (look,) = [one for one in found_by(empty, "prune_lanes") if one[0] == "runs"]
+    assert re.search(r"pruned = .* \(finished_at < ", look[2]), look
+
+
+@pytest.mark.parametrize("name", ABOUT_A_RUN)
+def test_a_statement_about_one_run_uses_its_key_from_the_first(empty, name):
+    found = found_by(empty, name)
     reads_all = [
         (table, index, condition)
         for table, index, condition in found

@@ -15,7 +15,8 @@ from harness_common.core.inputs import StepFailed
 from harness_common.core.step import Failure
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, DatabaseUnavailable, run_sql
+from harness_common.store.connection import DatabaseUnavailable, run_sql
+from harness_common.store.db import Database
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.cron import CronLoop
 from harness_worker.scheduler.release import ReleaseLoop

@@ -332,6 +332,31 @@ async def test_a_long_run_goes_by_pieces_and_may_be_broken_off(play, db, shared,
     assert await gone(db, run_id) == {*before}
 
 
+async def test_no_more_runs_are_held_than_a_batch_takes(play, db, shared, blobs, monkeypatch):
+    """What a look holds and does not take is work for nothing, each time anew."""
+    for _ in range(60):
+        await finished(play, 3)
+    picks = []
+    loop = RetentionLoop(shared, blobs)
+    plain = loop._sql
+
+    async def seen(conn, name, params):
+        rows = await plain(conn, name, params)
+        if name == "prune_pick":
+            picks.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(loop, "_sql", seen)
+    loop._config = RetentionSettings(runs_days=2, batch_rows=400)
+    counted = "SELECT count(*) AS n FROM runs"
+    wiped = [60 - (await sql(db, counted))[0]["n"] async for _ in loop.round()]
+    assert wiped[-1] == 60
+    held = sum(picks)
+    assert held <= 60 * 1.3, f"{held} runs were held to take 60: {picks}"
+    most = max(b - a for a, b in zip([0, *wiped], wiped, strict=False))
+    assert most > 15, f"a batch had room for more: {wiped}"
+
+
 async def put_into_week(play: Play, run_id: UUID, start: datetime) -> UUID:
     """Copy a run with an id of another week."""
     made = UUID(int=lowest_id(start + timedelta(days=2)).int | uuid4().int & (2**64 - 1))

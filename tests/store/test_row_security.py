@@ -17,9 +17,11 @@ from harness_common import store
 from harness_common.embedded import create_database, drop_database
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, DatabaseUnavailable, pg, run_sql, sqlalchemy_url
-from harness_common.store.db import sql as statement_of
+from harness_common.store.connection import DatabaseUnavailable, run_sql
+from harness_common.store.db import Database, sqlalchemy_url
 from harness_common.store.migrate import alembic_config, migrate
+from harness_common.store.postgres import pg
+from harness_common.store.postgres import sql as statement_of
 from tests.store.plans import numbered
 from tests.store.play import make_tenant
 from tests.store.tenancy import TENANT_TABLES, add_row, problems, two_tenants

@@ -50,7 +50,8 @@ from harness_common.core.tool_call import CallStatus
 from harness_common.store import json_codec
 from harness_common.store.apply import apply
 from harness_common.store.claim import Want, claim
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.writes import NextClaim, StepRecord, Write
 from harness_worker.scheduler.wake import inputs_when_due

@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import text
 
 from harness_common.logins import derive
+from harness_common.store.connection import DatabaseUnavailable, Row, run_sql, run_together
 from harness_common.store.core_sql import run_core
-from harness_common.store.db import Database, DatabaseUnavailable, Row, run_sql, run_together
+from harness_common.store.db import Database
 from tests.store.play import Play, make_tenant
 
 _USES = 12

@@ -11,7 +11,8 @@ from harness_common.commands import StartRun, start_run
 from harness_common.core.run import TERMINAL
 from harness_common.logins import derive
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, RowsHeld
+from harness_common.store.connection import RowsHeld
+from harness_common.store.db import Database
 from tests.store.play import Play, make_tenant, sql
 
 pytestmark = pytest.mark.anyio

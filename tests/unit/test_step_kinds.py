@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness_common.core.step import WITHOUT_CALLS
-from harness_common.store.db import sql
+from harness_common.store.postgres import sql
 from harness_worker.steps import STEPS
 
 

@@ -13,7 +13,8 @@ from harness_common.core.run import Status
 from harness_common.core.step import StepResult
 from harness_common.settings import ToolSettings
 from harness_common.store.audit import Actor
-from harness_common.store.db import Database, Row
+from harness_common.store.connection import Row
+from harness_common.store.db import Database
 from harness_common.store.policies import TENANT, put_policy
 from harness_common.store.writes import Applied
 from harness_worker.runtime import Runtime

@@ -9,7 +9,7 @@ import pytest
 
 from harness_common.contracts.tool import EffectClass
 from harness_common.core.message import user
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_worker.advance import answer
 from harness_worker.steps import tools
 from tests.store.play import say

@@ -15,7 +15,7 @@ from harness_common.core.errors import Limited, UnknownOutcome
 from harness_common.core.inputs import StepFailed
 from harness_common.core.run import Status
 from harness_common.core.step import Failure, ToolsDone, ToolsUnknown, ToolsWaiting
-from harness_common.store.db import run_sql
+from harness_common.store.connection import run_sql
 from harness_worker.advance import answer
 from harness_worker.budgets import PLATFORM, reserve
 from harness_worker.scheduler.admit import AdmitLoop

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import Database, pg
+from harness_common.store.db import Database
+from harness_common.store.postgres import pg
 from harness_worker.scheduler.admit import AdmitLoop
 from harness_worker.scheduler.reap import ReapLoop
 from harness_worker.scheduler.service import look_once

@@ -19,8 +19,8 @@ from harness_common.core.step import CallOutcome, ToolsUnknown, ToolsWaiting
 from harness_common.core.tool_call import CallStatus
 from harness_common.store.apply import apply
 from harness_common.store.audit import Actor
-from harness_common.store.db import pg
 from harness_common.store.policies import TENANT, put_policy
+from harness_common.store.postgres import pg
 from harness_common.store.writes import Write
 from harness_worker.heartbeat import request_cancel
 from harness_worker.steps import foreign, tools

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from harness_common.core.errors import Conflict, NotFound, Permanent
-from harness_common.store.db import DatabaseUnavailable
+from harness_common.store.connection import DatabaseUnavailable
 from harness_common.store.run_reads import RunFilter, list_runs
 from harness_worker.local import LocalHarness
 from harness_worker.sdk import StartChild, ToolContext, UnknownOutcome, tool

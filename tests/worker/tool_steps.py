@@ -13,7 +13,8 @@ from harness_common.core.inputs import OwnerLost
 from harness_common.core.message import Message, ToolUse
 from harness_common.core.step import ModelAnswered
 from harness_common.settings import Settings, ToolSettings
-from harness_common.store.db import Connection, Database
+from harness_common.store.connection import Connection
+from harness_common.store.db import Database
 from harness_worker.advance import answer
 from harness_worker.runtime import Runtime
 from harness_worker.tools.breakers import Breakers

@@ -15,7 +15,7 @@ from harness_api.console.routing import new_pages
 from harness_api.deps import Services, Use
 from harness_common.core.ids import encode
 from harness_common.store.audit import Actor, Entry, record
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 log = structlog.get_logger()
 router = new_pages("/console")
@@ -114,7 +114,7 @@ async def _note(services: Services, request: Request, row: Row) -> None:
     actor = Actor(name, request.scope["state"]["request_id"])
     async with services.db.tenant_transaction(row["tenant_id"]) as conn:
         entry = Entry("console.login", name, {"role": row["role"]})
-        await record(conn, row["tenant_id"], actor, entry, services.db.timeout_s)
+        record(conn, row["tenant_id"], actor, entry)
 
 
 @router.post("/logout")

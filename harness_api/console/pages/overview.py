@@ -21,7 +21,7 @@ from harness_api.deps import Services, Use
 from harness_common.core.errors import Invalid
 from harness_common.core.ids import decode, encode
 from harness_common.core.run import Status
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.overview import (
     ENDED,
     SLICES,

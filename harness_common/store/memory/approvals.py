@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.tables import Params, Tables
 
 

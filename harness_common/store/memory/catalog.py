@@ -7,7 +7,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.approvals import starter
 from harness_common.store.memory.starting import newest
 from harness_common.store.memory.tables import Params, Table, Tables

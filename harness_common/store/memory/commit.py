@@ -10,7 +10,7 @@ from uuid import UUID
 
 from harness_common.core.approval import EXPIRED
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.runs import WITHOUT_CALLS, calls_of, is_over, last_runs
 from harness_common.store.memory.tables import Params, Tables
 

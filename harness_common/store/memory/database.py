@@ -16,17 +16,11 @@ from uuid import UUID
 
 from harness_common.core.errors import Permanent
 from harness_common.settings import DatabaseSettings
-from harness_common.store.db import (
-    NOT_HERE,
-    Connection,
-    Database,
-    DatabaseUnavailable,
-    Opener,
-    Row,
-    Statement,
-)
+from harness_common.store.connection import Connection, DatabaseUnavailable, Opener, Row, Statement
+from harness_common.store.db import Database
 from harness_common.store.memory.statements import STATEMENTS, Do
 from harness_common.store.memory.tables import Clock, Tables
+from harness_common.store.postgres import NOT_HERE
 
 
 def wall_clock() -> datetime:
@@ -50,6 +44,12 @@ class MemoryConnection:
             return self._run(statements)
         async with self._store.hold(timeout_s):
             return self._run(statements)
+
+    def run_later(self, statements: Sequence[Statement]) -> None:
+        """Run statements at once: here is no round trip to save."""
+        if not self.in_transaction:
+            raise RuntimeError("no transaction is open that could take statements later")
+        self._run(statements)
 
     def _run(self, statements: Sequence[Statement]) -> list[list[Row]]:
         tables = self._store.tables

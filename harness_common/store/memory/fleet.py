@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from harness_common.core.lease import quarantine_of
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.tables import Params, Tables, as_json
 
 _SUSPECT: Final = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.approvals import acting_name
 from harness_common.store.memory.commit import end_calls, evidence
 from harness_common.store.memory.tables import Params, Tables, as_json

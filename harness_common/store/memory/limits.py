@@ -6,7 +6,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.tables import Params, Tables
 
 

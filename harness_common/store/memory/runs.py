@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.tables import Params, Tables, as_json
 
 _NOT_CLAIMED: Final = ("stop_reason", "error", "output")

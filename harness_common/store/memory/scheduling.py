@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.fleet import leads, live_workers
 from harness_common.store.memory.runs import is_over, last_runs
 from harness_common.store.memory.tables import Params, Tables

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from harness_common.core.graph import APPROVAL_CALL
 from harness_common.store import json_codec
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory.commit import was_begun
 from harness_common.store.memory.fleet import takes
 from harness_common.store.memory.runs import is_over, last_runs

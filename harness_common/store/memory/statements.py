@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 from harness_common.store.memory import (
     approvals,
     catalog,

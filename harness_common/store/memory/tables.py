@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from harness_common.core.message import Json
 from harness_common.store import schema
-from harness_common.store.db import Row
+from harness_common.store.connection import Row
 
 Key = tuple[Any, ...]
 Params = Mapping[str, Any]

@@ -11,6 +11,7 @@ WITH ages AS (
 )
 SELECT a.tenant_id, a.bit, v.pruned, a.before
 FROM ages a CROSS JOIN generate_series(0, 15) AS v (pruned)
-WHERE (a.bit = 8 OR v.pruned & a.bit = 0) AND EXISTS (
-    SELECT 1 FROM runs r WHERE r.tenant_id = a.tenant_id AND r.pruned = v.pruned AND r.finished_at < a.before)
+CROSS JOIN LATERAL (
+    SELECT 1 FROM runs r WHERE r.tenant_id = a.tenant_id AND r.pruned = v.pruned AND r.finished_at < a.before LIMIT 1) AS past
+WHERE a.bit = 8 OR v.pruned & a.bit = 0
 ORDER BY a.bit DESC, a.tenant_id
