@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from types import FrameType
 
@@ -32,6 +33,11 @@ class _Server(uvicorn.Server):
             loop.call_soon_threadsafe(stop_streams, self._app)
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    sys.exit(0)
+
+
 def main() -> int:
     """Run until SIGINT or SIGTERM."""
     config = settings()
@@ -52,6 +58,9 @@ def main() -> int:
         ),
         app,
     )
+    # uvicorn raises the signal that stopped it once more when all is done: an orderly end is a 0.
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, _end)
     server.run()
     return 0 if server.started else 1
 

@@ -65,11 +65,10 @@ async def lines(
     yield line_of({"kind": "end", "records": dict(counts), "sha256": digest.hexdigest()})
 
 
-async def answer(
-    name: str, subject: dict[str, str], records: AsyncIterator[Record]
+def answer(
+    name: str, subject: dict[str, str], records: AsyncIterator[Record], first: Record | None
 ) -> StreamingResponse:
-    """Answer with an export. What cannot be read at all is refused before the answer begins."""
-    first = await anext(records, None)
+    """Answer with an export; `first` was taken from `records` already."""
     return StreamingResponse(
         lines(subject, records, first),
         media_type=MEDIA_TYPE,

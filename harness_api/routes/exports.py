@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 from fastapi import Query
@@ -14,7 +15,8 @@ from harness_api.routes.ids import RunId
 from harness_api.routing import new_router
 from harness_common.core.errors import Denied
 from harness_common.core.ids import encode
-from harness_common.store.export import Exporter
+from harness_common.store.audit import Entry, record
+from harness_common.store.export import Exporter, Record
 
 router = new_router("/v1", "export")
 
@@ -28,6 +30,21 @@ def _exporter(services: Services, caller: Caller, *, content: bool) -> Exporter:
             f"this key lacks the permission {_FILES}: ask with content=false", permission=_FILES
         )
     return Exporter(services.db, services.blobs, caller.tenant_id, content)
+
+
+async def _answer(
+    services: Services,
+    caller: Caller,
+    entry: Entry,
+    subject: dict[str, str],
+    records: AsyncIterator[Record],
+) -> StreamingResponse:
+    """Answer with an export, and say in the audit trail who took what."""
+    first = await anext(records, None)  # what cannot be read at all is refused and leaves no entry
+    async with services.db.tenant_transaction(caller.tenant_id) as conn:
+        record(conn, caller.tenant_id, caller.actor, entry)
+    name = "user" if "user" in subject else entry.target
+    return answer(name, subject, records, first)
 
 
 @router.get(
@@ -47,7 +64,8 @@ async def get_run_export(
     """
     shown = encode("run", run_id)
     records = _exporter(services, caller, content=content).run(run_id)
-    return await answer(shown, {"run": shown}, records)
+    entry = Entry("run.export", shown, {"content": content})
+    return await _answer(services, caller, entry, {"run": shown}, records)
 
 
 @router.get("/export", operation_id="exportData", response_class=Response, responses=ANSWER)
@@ -63,5 +81,8 @@ async def get_export(
     exporter = _exporter(services, caller, content=content)
     tenant = encode("tenant", caller.tenant_id)
     if user_id is None:
-        return await answer(tenant, {"tenant": tenant}, exporter.tenant())
-    return await answer("user", {"tenant": tenant, "user": user_id}, exporter.user(user_id))
+        entry = Entry("tenant.export", tenant, {"content": content})
+        return await _answer(services, caller, entry, {"tenant": tenant}, exporter.tenant())
+    entry = Entry("user.export", tenant, {"content": content, "user_id": user_id})
+    subject = {"tenant": tenant, "user": user_id}
+    return await _answer(services, caller, entry, subject, exporter.user(user_id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from harness_common.commands.control import cancel_run, steer_in
@@ -125,8 +125,10 @@ async def _runs_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> lis
     async with start_transaction(db, tenant_id) as conn:
         begun = await begin(db, conn, tenant_id, request)
         if request.idempotency_key is not None:
-            scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
-            if await run_sql(conn, "idempotency_read", scope, db.timeout_s):
+            made = await run_sql(
+                conn, "idempotency_read", _key_of(tenant_id, request), db.timeout_s
+            )
+            if made and not made[0]["past"]:
                 return []
         check_start(begun, request)
         return [row["run_id"] for row in await _going(db, conn, tenant_id, request)]
@@ -185,16 +187,21 @@ async def begin(db: Database, conn: Connection, tenant_id: UUID, request: StartR
     return rows[0]
 
 
+def _key_of(tenant_id: UUID, request: StartRun) -> dict[str, Any]:
+    return {
+        "tenant_id": tenant_id,
+        "route": _ROUTE,
+        "key": request.idempotency_key,
+        "ttl_s": float(request.idempotency_ttl_s),
+    }
+
+
 async def _reserve_key(
     db: Database, conn: Connection, tenant_id: UUID, request: StartRun, run_id: UUID
 ) -> Started | None:
     """Take the idempotency key for this run; or return the run that it made before."""
-    scope = {"tenant_id": tenant_id, "route": _ROUTE, "key": request.idempotency_key}
-    params = scope | {
-        "digest": request.body_digest,
-        "run_id": run_id,
-        "ttl_s": float(request.idempotency_ttl_s),
-    }
+    scope = _key_of(tenant_id, request)
+    params = scope | {"digest": request.body_digest, "run_id": run_id}
     if (await run_sql(conn, "idempotency", params, db.timeout_s))[0]["reserved"]:
         return None
     rows = await run_sql(conn, "idempotency_read", scope, db.timeout_s)

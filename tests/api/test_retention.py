@@ -154,6 +154,12 @@ async def test_an_export_of_a_user_or_a_tenant_holds_theirs_alone(
     async with client_of(app, tenant) as client:
         hers = await whole(client.data.export("ann"))
         all_ = await whole(client.data.export())
+    trail = (await api.get("/v1/audit")).json()["data"]
+    shown = encode("tenant", tenant.id)
+    assert [(one["action"], one["target"], one["detail"].get("user_id")) for one in trail[:2]] == [
+        ("tenant.export", shown, None),
+        ("user.export", shown, "ann"),
+    ]
     assert [r["id"] for r in of(hers, "run")] == [encode("run", ann)]
     assert [m["body"] for m in of(hers, "memory")] == ["Likes tea"]
     assert {r["id"] for r in of(all_, "run")} == {encode("run", ann), encode("run", bob)}

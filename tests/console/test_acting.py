@@ -236,8 +236,15 @@ async def test_a_webhook_is_added_held_tested_and_told_again(
         assert (await world.call("GET", f"/webhooks/{hook['id']}"))["status"] == status
     assert (await send(visitor, f"{path}/test")).status_code == 303
     (one,) = (await world.call("GET", f"/webhooks/{hook['id']}/deliveries"))["data"]
-    await sql(world.play.db, "UPDATE webhook_deliveries SET status = 'failed', attempt = 9")
-    assert "Send again" in (await visitor.get(path)).text
+    for status, attempt, offered in (
+        ("pending", 0, False),
+        ("pending", 3, True),
+        ("failed", 9, True),
+    ):
+        await sql(
+            world.play.db, f"UPDATE webhook_deliveries SET status = '{status}', attempt = {attempt}"
+        )
+        assert ("Send again" in (await visitor.get(path)).text) is offered, (status, attempt)
     assert (await send(visitor, f"{path}/deliveries/{one['id']}/redeliver")).status_code == 303
     (one,) = (await world.call("GET", f"/webhooks/{hook['id']}/deliveries"))["data"]
     assert (one["status"], one["attempts"]) == ("pending", 0)

@@ -45,6 +45,19 @@ async def test_a_repeated_interrupt_does_not_stop_the_run_that_it_made(play):
     assert (await play.read(made.run_id)).state.status is not Status.CANCELLED
 
 
+async def test_a_key_past_its_time_interrupts_as_a_new_one_does(play):
+    first = await start_run(play.db, play.tenant_id, StartRun("a", "one"))
+    request = StartRun(
+        "a", "two", session_id=first.session_id, on_busy="interrupt",
+        idempotency_key="k", body_digest="d", idempotency_ttl_s=60,
+    )  # fmt: skip
+    made = await start_run(play.db, play.tenant_id, request)
+    await sql(play.db, "UPDATE idempotency_keys SET created_at = created_at - interval '1 hour'")
+    again = await start_run(play.db, play.tenant_id, request)
+    assert (again.replayed, [one.run_id for one in again.interrupted]) == (False, [made.run_id])
+    assert (await play.read(made.run_id)).state.status is Status.CANCELLED
+
+
 async def test_an_interrupt_that_cannot_start_a_run_stops_none(play):
     first = await start_run(play.db, play.tenant_id, StartRun("a", "one"))
     request = StartRun("no-such", "two", session_id=first.session_id, on_busy="interrupt")

@@ -192,7 +192,8 @@ def idempotency_read(t: Tables, p: Params) -> list[Row]:
     run = row and t.runs.get(p["tenant_id"], row["run_id"])
     if row is None or run is None:
         return []
-    of_key = {"body_digest": row["body_digest"], "run_id": row["run_id"]}
+    past = row["created_at"] < t.clock() - timedelta(seconds=p["ttl_s"])
+    of_key = {"body_digest": row["body_digest"], "run_id": row["run_id"], "past": past}
     return [of_key | {"session_id": run["session_id"], "status": run["status"]}]
 
 
