@@ -298,6 +298,19 @@ async def test_a_tenant_never_runs_more_than_it_may(db):
     assert await play.running() == 0
 
 
+async def test_the_strictest_run_of_a_concurrency_key_says_how_many_go(play):
+    many, alone, after = [
+        await play.start(concurrency_key="k", concurrency_max=most) for most in (3, 1, 3)
+    ]
+    shared = await play.shared()
+    for run_id in (many, alone, after):
+        for _ in range(2):
+            await tick_all(shared, [ReleaseLoop(shared), AdmitLoop(shared)])
+        going = [i for i in (many, alone, after) if await play.status(i) is Status.RUNNING]
+        assert going == [run_id]
+        await play.step(run_id, say())
+
+
 async def test_a_concurrency_key_lets_one_run_go_at_a_time(play):
     ids = [await play.start(concurrency_key="k") for _ in range(3)]
     shared = await play.shared()

@@ -386,6 +386,28 @@ async def test_a_key_runs_at_most_its_number_first_come_first(db):
     assert set(await round_()) == {runs[3], single[1]}
 
 
+async def test_the_strictest_of_a_key_says_how_many_run(db):
+    shared = await lead(db)
+    play = Play(db, await make_tenant(db))
+    many, alone, after = [
+        await play.start(concurrency_key="k", concurrency_max=most) for most in (3, 1, 3)
+    ]
+    release, admit = ReleaseLoop(shared), AdmitLoop(shared)
+    order = []
+    for _ in range(3):
+        for _ in range(2):  # the second time with what runs, and not with what was let go
+            await once(release, shared)
+            await once(admit, shared)
+        started = shared.bell.taken()
+        order.append(started)
+        if started == [alone]:
+            found = await why(play, after)
+            assert found["text"] == "concurrency key k 1 of 1 running, 1st in line"
+        for run_id in started:
+            await play.step(run_id, say())
+    assert order == [[many], [alone], [after]]
+
+
 async def test_what_was_let_go_counts_against_its_key_before_it_runs(db):
     shared = await lead(db)
     play = Play(db, await make_tenant(db))

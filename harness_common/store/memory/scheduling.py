@@ -224,13 +224,16 @@ def release_keys(t: Tables, p: Params) -> list[Row]:
     released = 0
     for tenant_id, key in page:
         waiting = sorted(held[tenant_id, key], key=lambda r: r["queued_at"])
-        most = waiting[0]["concurrency_max"]
         mine = t.runs.where(tenant_id=tenant_id, concurrency_key=key)
-        busy = sum(
-            r["status"] == "running" or (r["status"] == "queued" and r["held_for"] is None)
+        going = [
+            r["concurrency_max"]
             for r in mine
-        )
-        for run in waiting[: max(0, min(most - busy, p["most"]))]:
+            if r["status"] == "running" or (r["status"] == "queued" and r["held_for"] is None)
+        ]
+        for run in waiting[: p["most"]]:
+            going.append(run["concurrency_max"])
+            if len(going) > min(going):
+                break
             t.runs.update(run, {"held_for": None})
             released += 1
     last = page[-1] if page else (None, None)

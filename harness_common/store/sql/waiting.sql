@@ -1,14 +1,10 @@
 -- Why a queued run waits and how many stand before it (counted up to 1,000): the same facts by which the scheduler decides.
-SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, r.concurrency_max,
+SELECT r.held_for, r.queue, r.started, r.queued_at, r.concurrency_key, least(r.concurrency_max, key.strictest) AS concurrency_max,
        s.running, s.max_running, s.starts_per_s, coalesce(s.starts_tat > clock_timestamp() + interval '20 ms', false) AS starts_paid_ahead,
        coalesce(p.max_running, %(all_running)s) AS all_running, platform_running() AS all_run,
        p.starts_per_s AS all_starts_per_s, coalesce(p.starts_tat > clock_timestamp() + interval '20 ms', false) AS all_starts_paid_ahead,
        coalesce(work.places, 0) AS places, coalesce(work.held, 0) AS places_taken, work.places IS NOT NULL AS served,
-       CASE WHEN r.held_for = 'key' THEN (
-           SELECT count(*)::int FROM (
-               SELECT 1 FROM runs k WHERE k.tenant_id = r.tenant_id AND k.concurrency_key = r.concurrency_key
-                 AND (k.status = 'running' OR (k.status = 'queued' AND k.held_for IS NULL)) LIMIT r.concurrency_max) AS found)
-       END AS key_running,
+       key.running AS key_running,
        ahead.id AS ahead_run_id, ahead.status AS ahead_status,
        CASE r.held_for
            WHEN 'key' THEN (
@@ -49,6 +45,11 @@ LEFT JOIN LATERAL (
         WHERE b.session_id = r.session_id AND before.finished_at IS NOT NULL AND NOT before.started
     )
     SELECT id, status FROM before WHERE finished_at IS NULL) AS ahead ON true
+LEFT JOIN LATERAL (
+    SELECT count(*)::int AS running, min(found.concurrency_max) AS strictest FROM (
+        SELECT k.concurrency_max FROM runs k WHERE k.tenant_id = r.tenant_id AND k.concurrency_key = r.concurrency_key
+          AND (k.status = 'running' OR (k.status = 'queued' AND k.held_for IS NULL)) LIMIT r.concurrency_max) AS found
+    ) AS key ON r.held_for = 'key'
 LEFT JOIN LATERAL (
     SELECT sum(concurrency) AS places, sum(held) AS held FROM workers
     WHERE died_at IS NULL AND stopping_at IS NULL AND seen_at > clock_timestamp() - make_interval(secs => %(lease_s)s) AND r.queue = ANY(queues)) AS work ON true
