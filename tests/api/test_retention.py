@@ -14,6 +14,7 @@ from harness_common.blobs.local import LocalBlobs
 from harness_common.core.ids import encode
 from harness_common.crypto.aead import CannotDecrypt
 from harness_common.crypto.keks import make_kek
+from harness_common.logins import derive
 from harness_common.settings import RetentionSettings, SecretSettings
 from harness_common.store import export, keyring
 from harness_common.store.artifacts import save_artifact
@@ -337,12 +338,13 @@ async def test_storage_tells_sizes_shares_and_what_is_due(app, db, tenant, other
     assert not found.is_sample
 
 
-async def test_rows_are_told_before_anybody_has_analyzed_a_table(db):
+async def test_rows_are_told_before_anybody_has_analyzed_a_table(fresh_database_url):
     """A fresh installation has no estimates."""
-    async with db.transaction() as conn:
-        await pg(conn).execute("INSERT INTO tenants (name) VALUES ('counted')")
-        await pg(conn).execute("SELECT pg_stat_force_next_flush()")
-    rows = {row["table"]: row["rows"] for row in await db.fetch("storage_tables", {})}
+    async with Database(derive(fresh_database_url, "system")) as db:
+        async with db.transaction() as conn:
+            await pg(conn).execute("INSERT INTO tenants (name) VALUES ('counted')")
+            await pg(conn).execute("SELECT pg_stat_force_next_flush()")
+        rows = {row["table"]: row["rows"] for row in await db.fetch("storage_tables", {})}
     assert rows["tenants"] == 1
 
 
