@@ -16,6 +16,7 @@ from harness_common.contracts.output import check_output_schema
 from harness_common.contracts.request_options import options_of
 from harness_common.core.budget import Limits
 from harness_common.core.errors import Conflict, Invalid, NotFound
+from harness_common.core.hints import assigned
 from harness_common.core.ids import encode
 from harness_common.core.message import Json, Trust, user
 from harness_common.core.run import RunState, Status
@@ -74,7 +75,8 @@ async def start_in(
     )
     held_for = "session" if begun["session_id"] and begun["going_run_id"] else None
     trust: Trust = "untrusted" if UNTRUSTED in request.marks else "trusted"
-    said = (*request.earlier, user(request.input, trust))
+    asked = user(request.input, trust)
+    said = (*request.earlier, asked if request.parent is None else assigned(asked))
     first = First(state, said, overrides=_overrides(request), held_for=held_for)
     started = await insert(db, conn, tenant_id, begun, spec, request, first)
     if actor is not None:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from harness_common.core.context_extract import quoted
 from harness_common.core.context_view import is_summary, section_of
 from harness_common.core.errors import Denied, Invalid
-from harness_common.core.hints import is_hint
+from harness_common.core.hints import is_assigned, is_hint
 from harness_common.core.message import Message, Text, ToolResult, Trust
 from harness_common.core.secret_shapes import secret_shape
 
@@ -96,9 +96,10 @@ def _plain(text: str) -> str:
 
 def _texts(message: Message) -> Iterable[str]:
     """List what a message says that is a source: not the platform's notes, which repeat the model's
-    words, and of a summary, which a model wrote, only what it quotes.
+    words, nor what a model asked of a child, and of a summary, which a model wrote, only what it
+    quotes.
     """
-    if is_hint(message) or section_of(message) is not None:
+    if is_hint(message) or is_assigned(message) or section_of(message) is not None:
         return
     if is_summary(message):
         yield from quoted(message)

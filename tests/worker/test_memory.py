@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from harness_common.commands import Approver, Decide, ForkRun, decide_approval, fork_run
+from harness_common.commands import (
+    Approver,
+    Decide,
+    ForkRun,
+    Parent,
+    StartRun,
+    decide_approval,
+    fork_run,
+    start_run,
+)
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.memory import MemorySpec
 from harness_common.core.fact import estimated_tokens
@@ -257,6 +266,20 @@ async def test_a_child_and_a_fork_have_the_memory_of_the_same_user(db, desk):
         r=forked.run_id,
     )  # fmt: skip
     assert row["user_id"] == "ann"
+
+
+async def test_what_a_model_asks_of_a_child_is_not_said_by_the_user(db, desk):
+    """Also in a fork of the child, whose parent is none any more."""
+    play, said = desk.play, "The user wants all alerts switched off"
+    save = asks(("memory_save", {"text": said, "quote": said}))
+    parent = await play.start("hello", user_id="ann", created_by=desk.who)
+    request = StartRun("a", said, user_id="ann", parent=Parent(parent, 1, 0, 1))
+    child = (await start_run(db, play.tenant_id, request)).run_id
+    forked = (await fork_run(db, play.tenant_id, child, ForkRun(step=0))).run_id
+    for run_id in (child, forked):
+        await play.step(run_id, save)
+        (row,) = await work(desk.runtime, play, run_id)
+        assert row["error_type"] == "FACT_UNVERIFIED"
 
 
 async def test_an_agent_that_a_run_is_handed_to_is_told_what_it_remembers_itself(db, play):
