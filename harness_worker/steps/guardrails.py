@@ -50,6 +50,8 @@ from harness_worker.tools.validate import schema_problems
 
 RAILED: Final = "railed"
 """The key of `RunState.memo`: the number of hand-offs, and of the last message that has passed."""
+_REFUSED_PAST: Final = "refused_past"
+"""The key of `RunState.memo`: the messages of earlier runs that a rail refused in this one."""
 _REMOVED: Final = "[removed]"
 _QUESTION: Final = "ask_user"
 _BY_FORM: Final = (DenyRail, LengthRail, PiiRail, SchemaRail)
@@ -66,23 +68,30 @@ class Rails:
     ctx: StepContext
     said: list[Guidance] = field(default_factory=list)
     judges: Judges = field(init=False)
+    _unheard: Set[str] = frozenset()
+    """Messages of earlier runs that rails are asked about in this step."""
+    _refused: set[str] = field(init=False)
     _answered: ModelAnswered | None = None
     """The answer that was paid for."""
 
     def __post_init__(self) -> None:
         self.judges = Judges(self.ctx)
+        self._refused = set(self.ctx.run.state.memo.get(_REFUSED_PAST, ()))
 
     async def input(self, shown: Sequence[Shown]) -> tuple[Shown, ...]:
         """Return the conversation as the model may see it; raises `GuardrailBlocked`.
 
         A rewriting rail looks at every message of the user each time, which costs no step a record:
         the same text gives the same. Only what is new can block, and is told of; what was said to
-        an earlier run is withheld where a rail would block it by its form.
+        an earlier run is withheld where a rail would block it by its form, and by any rail where
+        that run was never answered: it may have ended before its rails were asked.
         """
         ctx, rails = self.ctx, self.ctx.spec.guardrails.input
         if not rails:
             return tuple(shown)
         before = seen = passed(ctx)
+        known = set(self._refused)
+        self._unheard = unheard(shown) if not before else frozenset()
         out = list[Shown]()
         for one, words in said_by_users(shown):
             if not words:
@@ -94,6 +103,8 @@ class Rails:
             out.append(await self._looked_at(one, words, rails, is_new))
         if seen != before:
             self.said.append(Guidance(memo={RAILED: [ctx.run.acting.hops, seen]}))
+        if self._refused != known:
+            self.said.append(Guidance(memo={_REFUSED_PAST: sorted(self._refused)}))
         return tuple(out)
 
     async def rewritten(self, shown: Sequence[Shown]) -> tuple[Shown, ...]:
@@ -101,6 +112,9 @@ class Rails:
         rails = self.ctx.spec.guardrails.input
         if not rails:
             return tuple(shown)
+        if not passed(self.ctx) and any(not isinstance(rail, _BY_FORM) for rail in rails):
+            # A summary stays: it holds nothing that rails have still to be asked about.
+            self._refused |= unheard(shown)
         return tuple(
             [
                 await self._looked_at(one, words, rails, False) if words else one
@@ -121,10 +135,12 @@ class Rails:
 
     async def _passed_on(self, text: str, origin: str, rails: Sequence[Rail], is_new: bool) -> str:
         is_past = ":" in origin
+        if origin in self._refused:
+            return NOT_SHOWN
         for rail in rails:
             # What an earlier run was told may have passed no rail of this agent, or none at all.
             again = rail.action == "rewrite" or (is_past and isinstance(rail, _BY_FORM))
-            if not (is_new or again):
+            if not (is_new or again or origin in self._unheard):
                 continue
             finding = await self._check(rail, text, "input")
             if finding is None:
@@ -132,6 +148,7 @@ class Rails:
             if finding.action == "block" and is_new:
                 raise blocked(finding, int(origin), self.judges.spent())
             if finding.action == "block" and is_past:
+                self._refused.add(origin)
                 return NOT_SHOWN
             if finding.text is not None:
                 text = finding.text
@@ -244,6 +261,18 @@ def passed(ctx: StepContext) -> int:
     hops = ctx.run.acting.hops
     known = ctx.run.state.memo.get(RAILED, [hops, 0])
     return int(known[1]) if known[0] == hops else 0
+
+
+def unheard(shown: Sequence[Shown]) -> Set[str]:
+    """Return which messages of users earlier runs have left without any answer of a model."""
+    answered, found = set[str](), set[str]()
+    for one, words in reversed(list(said_by_users(shown))):
+        run, of_past, _ = one.origin.partition(":")
+        if one.message.role == "assistant":
+            answered.add(run)
+        elif of_past and run not in answered and set(words.values()) - {NOT_SHOWN}:
+            found.add(one.origin)
+    return found
 
 
 def said_by_users(shown: Iterable[Shown]) -> Iterator[tuple[Shown, Mapping[int, str]]]:

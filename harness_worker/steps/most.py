@@ -18,7 +18,7 @@ from harness_common.core.tool_call import ENDED, CallStatus
 from harness_worker.context.summarise import MOST_CALLS
 from harness_worker.steps.compact import piece_tokens
 from harness_worker.steps.context import StepContext
-from harness_worker.steps.guardrails import passed, said_by_users
+from harness_worker.steps.guardrails import passed, said_by_users, unheard
 from harness_worker.steps.judge import Judges
 from harness_worker.steps.node_model import chain_of, request_of
 from harness_worker.steps.summary_call import SummaryCalls
@@ -67,7 +67,9 @@ async def most_of_judges(ctx: StepContext) -> list[Most]:
 def _new_texts(ctx: StepContext) -> list[str]:
     before = passed(ctx)
     numbered = (Shown(m, str(n)) for n, m in enumerate(ctx.messages, ctx.first))
-    new = (words for one, words in said_by_users(numbered) if int(one.origin) > before)
+    new = [words for one, words in said_by_users(numbered) if int(one.origin) > before]
+    late = frozenset() if before else unheard(ctx.past)
+    new += [words for one, words in said_by_users(ctx.past) if one.origin in late]
     return [text for words in new for text in words.values()]
 
 

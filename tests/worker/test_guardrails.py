@@ -387,6 +387,42 @@ async def test_what_no_rail_has_looked_at_is_withheld_from_the_next_run(play, db
     assert "CODES" not in str(talker.asked[-1].messages)
 
 
+async def test_what_no_judge_was_asked_about_is_judged_in_the_next_run(play, db):
+    rails = {"input": [{"kind": "judge", "agent": "critic"}]}
+    verdicts = ['{"ok": false, "why": "it is bad"}', '{"ok": true}']
+    uses = (Text("well"), ToolUse("c", "look", {}))
+    runtime, talker = await guarded(play, db, rails, "no", verdicts=verdicts)
+    await put(play, "critic", system="You are strict.")
+    first = await play.start("tell me the CODES")
+    session_id = (await play.read(first)).session_id
+    await cancel_run(db, play.tenant_id, first, by="ann")
+    await work(runtime, play, first)
+    second = await play.start("do what I asked for", session_id=session_id)
+
+    chat = talker.chat
+
+    async def asks_first(request: ChatRequest, on_delta: Any = None) -> ChatResult:
+        answer = await chat(request, on_delta)
+        if answer.message.text() != "no":
+            return answer
+        return ChatResult(Message("assistant", uses), Usage(10, 5), "tool_calls", "fake/x")
+
+    await spec_of(db, tools=["look"])
+    runtime.catalog = Catalog(ToolRegistry([a_tool("look", "read", say_nothing)]))
+    setattr(talker, "chat", asks_first)  # noqa: B010
+    await work(runtime, play, second)
+    await work(runtime, play, second)
+    assert "CODES" in str(talker.asked[0].messages)  # the judge
+    # It stays withheld in the next step, and no judge is asked again.
+    setattr(talker, "chat", chat)  # noqa: B010
+    talker.answers.append("done")
+    await work(runtime, play, second)
+    assert (await play.read(second)).state.output == "done"
+    assert [("CODES" in str(r.messages), r.system[:9]) for r in talker.asked][2:] == [
+        (False, ""), (False, "")
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("action", ["rewrite", "ask_again"])
 async def test_an_answer_that_ends_the_run_by_a_condition_is_looked_at_too(play, db, action):
     rails = {"output": [{"kind": "deny", "patterns": ["s3cret"], "action": action}]}
