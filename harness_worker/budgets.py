@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from harness_common.contracts.foreign import OPENAI_AGENTS
 from harness_common.contracts.model import Usage
 from harness_common.core.context_prompt import tools_tokens
 from harness_common.core.errors import Limited, LostOwnership, Permanent
@@ -75,6 +76,9 @@ async def _estimate(ctx: StepContext) -> tuple[int, float]:
     if kind == MODEL:
         tokens, cost_usd = await _most_of_answer(ctx)
         others = await most_of_judges(ctx)
+    elif kind == OPENAI_AGENTS:
+        # At the least one answer: what its turn asks for besides is known only when it is paid.
+        tokens, cost_usd = await _most_of_answer(ctx)
     elif kind == COMPACT:
         others = most_of_summaries(ctx)
     prices = ctx.runtime.models.prices

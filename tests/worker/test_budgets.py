@@ -12,7 +12,9 @@ import pytest
 
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.context_rules import ContextRules
+from harness_common.contracts.foreign import OPENAI_AGENTS
 from harness_common.contracts.guardrails import Guardrails
+from harness_common.core.errors import Limited
 from harness_common.core.inputs import OwnerLost
 from harness_common.core.run import Status
 from harness_common.core.step import COMPACT
@@ -141,6 +143,19 @@ async def test_the_judges_of_a_step_are_reserved_for(play, runtime):
     # The input twice and its answer; the answer, the judge of it, and the judge of the input.
     least = 2 * 1_000 + 1_000 + 1_000 + 2 * 500
     assert least < (await account(play))["reserved_tokens"] < least + 1_500
+
+
+async def test_a_turn_of_openai_agents_waits_for_a_day_with_room(play, runtime):
+    await limit(play, tokens_per_day=5_000)
+    ctx = await claim_tools_step(runtime, play, await play.start("x" * 3_000))
+    run = replace(ctx.run, state=replace(ctx.run.state, next_kind=OPENAI_AGENTS))
+    ctx = replace(ctx, run=run, spec=AgentSpec(max_output_tokens=1_000))
+    await reserve(ctx)
+    assert 2_000 < (await account(play))["reserved_tokens"] < 2_200
+    await sql(play.db, "UPDATE tenant_days SET tokens = 4900 WHERE tenant_id = :t",
+              t=play.tenant_id)  # fmt: skip
+    with pytest.raises(Limited, match="tokens_per_day"):
+        await reserve(ctx)
 
 
 async def test_a_compaction_is_reserved_for(play, runtime):
