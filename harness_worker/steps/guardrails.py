@@ -190,6 +190,26 @@ class Rails:
                 message, given = with_text(message, finding.text), None
         return self._with_costs(replace(answer, message=message))
 
+    async def result(self, said: Guidance) -> Guidance:
+        """Return what guards say of a round of calls, with what it makes the run's output as the
+        rails let it pass: nobody can be asked for another.
+        """
+        output = said.output
+        if output is None or not said.succeeds:
+            return said
+        for rail in self.ctx.spec.guardrails.output:
+            finding = await self._check(rail, output, "output", is_json=True)
+            if finding is None:
+                continue
+            ruled = on_output(finding, 0, 0, self.ctx.number)
+            self.said.append(ruled)
+            if ruled.stop is not None:
+                refused = replace(said, stop=None, output=None, succeeds=False)
+                return summed([self.guidance, refused])
+            assert finding.text is not None  # what rewrites has something to put in its place
+            output = finding.text
+        return summed([self.guidance, replace(said, output=output)])
+
     async def _given(self, rail: Rail, said: str, given: str | None) -> Finding | None:
         """Ask a rail about an answer: about the output that is made of it, if it is another, and by
         their form also about the words around that, which are kept too.

@@ -14,7 +14,9 @@ from harness_common.contracts.skill import pins_in
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tokens import BYTES_PER_TOKEN
 from harness_common.core.tool_call import CallStatus
+from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
+from harness_worker.steps.guardrails import Rails
 from harness_worker.steps.guards import after_tools
 from harness_worker.steps.loop_guards import refused
 from harness_worker.steps.memories import memory_of
@@ -34,7 +36,7 @@ async def run(ctx: StepContext) -> StepResult:
     runner.expect(calls)
     if ctx.run.overrides.get("recorded"):
         pairs = zip(calls, await recorded_outcomes(ctx), strict=True)
-        return _done(ctx, tuple(runner.outcomes.reread(call, old) for call, old in pairs))
+        return await _done(ctx, tuple(runner.outcomes.reread(call, old) for call, old in pairs))
     return await _run_calls(ctx, runner, calls)
 
 
@@ -92,7 +94,7 @@ async def _run_calls(
     finally:
         if keeper is not None:
             await keeper.close()
-    return _result(ctx, [outcomes[call.index] for call in calls if call.index in outcomes])
+    return await _result(ctx, [outcomes[call.index] for call in calls if call.index in outcomes])
 
 
 def _has_unknown(outcomes: Mapping[int, CallOutcome]) -> bool:
@@ -126,7 +128,7 @@ async def _side_by_side(
         raise
 
 
-def _result(ctx: StepContext, outcomes: list[CallOutcome]) -> StepResult:
+async def _result(ctx: StepContext, outcomes: list[CallOutcome]) -> StepResult:
     outcomes = [o if o.wait is not None else conforming(o) for o in outcomes]
     ended = tuple(o for o in outcomes if o.wait is None)
     unknown = tuple(o.index for o in outcomes if o.status is CallStatus.UNKNOWN)
@@ -134,9 +136,23 @@ def _result(ctx: StepContext, outcomes: list[CallOutcome]) -> StepResult:
         return ToolsUnknown(ended, unknown)
     if any(o.wait is not None for o in outcomes):
         return ToolsWaiting(tuple(outcomes))
-    return _done(ctx, ended)
+    return await _done(ctx, ended)
 
 
-def _done(ctx: StepContext, outcomes: tuple[CallOutcome, ...]) -> ToolsDone:
-    """Return the end of the step with what the guards say of it."""
-    return ToolsDone(outcomes, after_tools(ctx, outcomes))
+async def _done(ctx: StepContext, outcomes: tuple[CallOutcome, ...]) -> ToolsDone:
+    """Return the end of the step with what the guards say of it; what judges of a run's output have
+    cost goes with the last call.
+    """
+    rails = Rails(ctx)
+    said = await rails.result(after_tools(ctx, outcomes))
+    judges = rails.judges
+    if judges.input_tokens:
+        last = outcomes[-1]
+        last = replace(
+            last,
+            input_tokens=last.input_tokens + judges.input_tokens,
+            output_tokens=last.output_tokens + judges.output_tokens,
+            cost_usd=last.cost_usd + judges.cost_usd,
+        )
+        outcomes = (*outcomes[:-1], last)
+    return ToolsDone(outcomes, said)

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.chaos.small_disk import own_mounts
 
 _KILL_EVERY_S = 3.0
+_FREEZE_EVERY_S = 10.0
 _RUNS_PER_S = 4
 
 
@@ -26,7 +27,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="write the report here as well")
     parser.add_argument(
         "--kills-only", type=int, default=0, metavar="N",
-        help="kill N worker processes one after the other, and nothing else",
+        help="kill N worker processes one after the other, and nothing else but --freezes",
+    )  # fmt: skip
+    parser.add_argument(
+        "--freezes", type=int, default=0, metavar="N",
+        help="with --kills-only: then stop N worker processes beyond their lease",
     )  # fmt: skip
     parser.add_argument(
         "--p99-limit", type=float, metavar="S",
@@ -45,7 +50,7 @@ def main() -> int:
     base = SMALL if given.small else FULL
     size = Size(given.runs or base.runs, given.faults or base.faults, given.seconds or base.seconds)
     if given.kills_only:
-        seconds = given.kills_only * _KILL_EVERY_S * 4
+        seconds = given.kills_only * _KILL_EVERY_S * 4 + given.freezes * _FREEZE_EVERY_S
         size = Size(int(seconds * _RUNS_PER_S), given.kills_only, seconds)
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(2**32)
     say(f"seed {seed}")
@@ -54,6 +59,7 @@ def main() -> int:
     options = Options(
         seed,
         kills=given.kills_only,
+        freezes=given.freezes,
         disk=no_mounts is None,
         keep=given.keep,
         p99_limit_s=given.p99_limit,

@@ -51,6 +51,8 @@ class Options:
 
     seed: int
     kills: int = 0
+    freezes: int = 0
+    """After the kills: so many worker processes that stand still beyond their lease."""
     disk: bool = False
     keep: bool = False
     p99_limit_s: float | None = None
@@ -142,6 +144,21 @@ def kill_only(world: World, outcome: Outcome, count: int, chance: random.Random)
         took = future.result() if future else 0.0
         say(f"kill {n + 1} of {count}: recovered in {took:.2f} s")
         time.sleep(chance.uniform(0.2, 0.6))
+
+
+def freeze_only(world: World, outcome: Outcome, count: int, chance: random.Random) -> None:
+    """Stop one worker process after the other until others have its runs, then let it go on."""
+    for n in range(count):
+        process, who = chance.choice(_holders(world.stack))
+        process.suspend()
+        try:
+            future = world.recovery.watch("frozen", who, time.monotonic())
+            took = future.result() if future else 0.0
+        finally:
+            process.resume()
+        outcome.faults["freeze_worker"] += 1
+        say(f"freeze {n + 1} of {count}: recovered in {took:.2f} s")
+        time.sleep(chance.uniform(1.0, 2.0))
 
 
 def _until_recovered(stack: ChaosStack) -> None:
@@ -236,6 +253,7 @@ class Chaos:
         if self._options.kills:
             time.sleep(4.0)
             kill_only(world, outcome, self._options.kills, self._chance)
+            freeze_only(world, outcome, self._options.freezes, self._chance)
             workload.stop()
         else:
             kinds, outcome.skipped = usable(world.stack)

@@ -446,6 +446,41 @@ async def test_an_answer_that_ends_the_run_by_a_condition_is_looked_at_too(play,
     assert "s3cret" not in str(await play.messages(run_id))
 
 
+@pytest.mark.parametrize("action", ["rewrite", "block", "judge"])
+async def test_a_result_that_ends_the_run_by_a_condition_is_looked_at_too(play, db, action):
+    deny = {"kind": "deny", "patterns": ["s3cret"], "action": action}
+    judge = {"kind": "judge", "agent": "critic", "action": "block"}
+    rails = {"output": [judge if action == "judge" else deny]}
+    runtime, talker = await guarded(play, db, rails, "", verdicts=['{"ok": false, "why": "no"}'])
+    await put(play, "critic")
+    await spec_of(db, tools=["look"], stop_when=[{"tool": "look"}])
+    uses = (ToolUse("c", "look", {}),)
+
+    async def leaks(arguments: Any) -> str:
+        del arguments
+        return "found: s3cret"
+
+    chat = talker.chat
+
+    async def asks_first(request: ChatRequest, on_delta: Any = None) -> ChatResult:
+        if "You judge a text" not in request.system:
+            return ChatResult(Message("assistant", uses), Usage(10, 5), "tool_calls", "fake/x")
+        return await chat(request, on_delta)
+
+    runtime.catalog = Catalog(ToolRegistry([a_tool("look", "read", leaks)]))
+    setattr(talker, "chat", asks_first)  # noqa: B010
+    run_id = await play.start("go")
+    for _ in range(2):  # the answer, then its call
+        await work(runtime, play, run_id)
+    state = (await play.read(run_id)).state
+    if action == "rewrite":
+        assert (state.status, state.output) == (Status.SUCCEEDED, "found: [removed]")
+    else:
+        assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
+        assert state.output is None
+    assert (state.input_tokens > 10) is (action == "judge")
+
+
 async def test_an_answer_to_a_question_is_said_by_a_user_too(play, db):
     rails = {"input": [{"kind": "pii", "kinds": ["email"], "action": "rewrite"},
                        {"kind": "judge", "agent": "critic"}]}  # fmt: skip
