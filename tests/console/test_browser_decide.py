@@ -117,3 +117,27 @@ def test_a_conversation_with_a_real_worker(page, platform):
     session = page.url.rsplit("/", 1)[1]
     found = client.get(f"/v1/sessions/{session}/runs").json()["data"]
     assert [run["status"] for run in found] == ["succeeded", "succeeded"]
+
+
+def test_a_conversation_whose_stream_is_refused_goes_on(page, platform):
+    refused = []
+
+    def refuse(route):
+        refused.append(route.request.url)
+        if len(refused) > 1:
+            route.continue_()
+        else:
+            route.fulfill(status=204)  # after this a browser does not ask again by itself
+
+    page.route("**/stream?*", refuse)
+    page.goto("/console/sessions")
+    if not page.get_by_label("First message").is_visible():
+        page.get_by_text("Start a conversation").click()
+    page.get_by_label("Agent").select_option("slow")
+    page.get_by_label("First message").fill("Tell me words")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url("**/console/sessions/sess_*")
+    said = page.locator(".say.assistant:not(.writing)")
+    _expect(said).to_have_count(1, timeout=SOON_MS)
+    _expect(page.locator("[data-stream]")).to_have_count(0, timeout=SOON_MS)
+    assert len(refused) > 1, "it was asked for again"

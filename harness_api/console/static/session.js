@@ -9,6 +9,7 @@
   let box = null;
   let run;
   let timer = 0;
+  let asking = 0;
   let step = 0;
   let written = "";
   let first = 0;
@@ -46,8 +47,20 @@
     end = at + [...text].length;
   };
 
+  // A stream that broke comes back by itself, one that was refused does not: until it is there the page asks.
+  const rest = () => {
+    clearInterval(asking);
+    asking = 0;
+  };
+  const ask = () => {
+    refresh();
+    if (box && stream?.readyState === EventSource.CLOSED) open();
+  };
+
   const open = () => {
     stream = new EventSource(box.dataset.stream);
+    stream.addEventListener("open", rest);
+    stream.addEventListener("error", () => { if (!asking) asking = setInterval(ask, 3000); });
     stream.addEventListener("answer.delta", (event) => {
       const delta = JSON.parse(event.data);
       if (delta.step !== step) {
@@ -64,7 +77,10 @@
     });
     stream.addEventListener("live.step_started", () => now("Working …"));
     for (const name of COMMITS) stream.addEventListener(name, refresh);
-    stream.addEventListener("end", () => stream.close());
+    stream.addEventListener("end", () => {
+      stream.close();
+      rest();
+    });
   };
 
   // After a part was fetched the box may be another element, or gone; the stream of the same run goes on.
@@ -78,6 +94,7 @@
       return;
     }
     stream?.close();
+    rest();
     written = "";
     step = 0;
     if (box) open();
