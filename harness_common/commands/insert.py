@@ -19,7 +19,7 @@ from harness_common.core.message import Json, Message, dumps
 from harness_common.core.rules import advance
 from harness_common.core.run import RunState, Transition, holds_slot, wake_at
 from harness_common.store import json_codec
-from harness_common.store.connection import Connection, Row, run_later
+from harness_common.store.connection import Connection, Row
 from harness_common.store.db import Database
 from harness_common.store.keyring import seal_commits, writing_key
 from harness_common.store.rows import StoredRun
@@ -113,7 +113,7 @@ async def insert(
         "t": json_codec.dumps_text(stored),
         "snapshot": seal_bytes(key, snapshot, "snapshot"),
     }
-    run_later(conn, "start_insert", params)
+    conn.run_later("start_insert", params)  # with COMMIT, so that the slots are held no longer
     note_made(run_id, body["trace_id"], *((source.id, source.trace_id) if source else ()))
     bell = None
     if made.ready:

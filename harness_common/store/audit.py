@@ -13,7 +13,7 @@ from uuid import UUID
 
 from harness_common.core.message import Json
 from harness_common.store import json_codec
-from harness_common.store.connection import Connection, run_later
+from harness_common.store.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ class Entry:
 
 def record(conn: Connection, tenant_id: UUID, actor: Actor, entry: Entry) -> None:
     """Add one row in the transaction that is open on `conn`, with what comes next in it."""
-    run_later(
-        conn,
+    conn.run_later(
         "audit_insert",
         {
             "tenant_id": tenant_id,

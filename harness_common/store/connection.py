@@ -51,8 +51,8 @@ class Connection(Protocol):
         """
         ...
 
-    def run_later(self, statements: Sequence[Statement]) -> None:
-        """Run statements of the transaction that is open, whose rows nobody needs, with what comes
+    def run_later(self, name: str, params: Mapping[str, Any]) -> None:
+        """Run a statement of the transaction that is open, whose rows nobody needs, with what comes
         next in it: in the round trip of the next statements, or of COMMIT.
         """
         ...
@@ -78,11 +78,6 @@ async def run_together(
     for rows, (name, params) in zip(results, statements, strict=True):
         await open_rows(conn, rows, timeout_s, name=name, params=params)
     return results
-
-
-def run_later(conn: Connection, name: str, params: Mapping[str, Any]) -> None:
-    """Run the SQL file `name`, whose rows nobody needs, with what comes next in the transaction."""
-    conn.run_later([(name, params)])
 
 
 async def run_sql(

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -63,14 +63,16 @@ class PgConnection(psycopg.AsyncConnection[DictRow]):
         await self._do(send, timeout_s)
         return [await c.fetchall() if c.description else [] for c in cursors[len(before) :]]
 
-    def run_later(self, statements: Sequence[Statement]) -> None:
-        """Keep statements as `Connection.run_later` says."""
+    def run_later(self, name: str, params: Mapping[str, Any]) -> None:
+        """Keep a statement as `Connection.run_later` says."""
         if self.later is None:
             raise RuntimeError("no transaction is open that could take statements later")
-        self.later += statements
+        self.later.append((name, params))
 
     def _take_later(self) -> list[Statement]:
-        taken, self.later = self.later or [], None if self.later is None else []
+        if not self.later:
+            return []
+        taken, self.later = self.later, []
         return taken
 
     async def do(self, work: Callable[[], Awaitable[object]], timeout_s: float) -> None:

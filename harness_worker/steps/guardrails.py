@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 from harness_common.contracts.guardrails import (
     DenyRail,
@@ -41,7 +41,7 @@ from harness_common.core.guardrail import (
 from harness_common.core.guidance import NOTHING, Guidance, summed
 from harness_common.core.hints import is_hint
 from harness_common.core.message import Block, Json, Message, Text, ToolResult
-from harness_common.core.step import ModelAnswered
+from harness_common.core.step import CallOutcome, ModelAnswered
 from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.judge import Judges
@@ -58,6 +58,7 @@ _BY_FORM: Final = (DenyRail, LengthRail, PiiRail, SchemaRail)
 """Rails that need nothing but the text: asking them again costs nothing and gives the same."""
 _OF_ANSWERS: Final = (LengthRail, SchemaRail, JudgeRail)
 """Rails that say what an answer has to be; the others say what nobody may keep."""
+Paid = TypeVar("Paid", ModelAnswered, CallOutcome)
 _NO_ANSWER: Final = ModelAnswered(Message("assistant", ()), "stop", "")
 
 
@@ -170,7 +171,7 @@ class Rails:
         asks = answer.message.has_tool_uses()
         is_final = ends or (answer.finish in {"stop", "length", "tool_calls"} and not asks)
         if not rails.output or not is_final:
-            return self._with_costs(answer)
+            return self.with_costs(answer)
         message, given = answer.message, said.output
         asked = self.ctx.run.state.memo.get(ASKED_AGAIN, 0)
         for rail in rails.output:
@@ -188,16 +189,18 @@ class Rails:
                 break
             if finding.text is not None:
                 message, given = with_text(message, finding.text), None
-        return self._with_costs(replace(answer, message=message))
+        return self.with_costs(replace(answer, message=message))
 
     async def result(self, said: Guidance) -> Guidance:
         """Return what guards say of a round of calls, with what it makes the run's output as the
-        rails let it pass: nobody can be asked for another.
+        rails let it pass: nobody can be asked for another. A dry run asks no judge.
         """
-        output = said.output
+        output, is_dry = said.output, self.ctx.run.overrides.get("recorded")
         if output is None or not said.succeeds:
             return said
         for rail in self.ctx.spec.guardrails.output:
+            if is_dry and isinstance(rail, JudgeRail):
+                continue
             finding = await self._check(rail, output, "output", is_json=True)
             if finding is None:
                 continue
@@ -227,7 +230,7 @@ class Rails:
         """Put on an error that ends the attempt what was paid in it: judges, and an answer that is
         lost because a judge cannot look at it now.
         """
-        lost = self._with_costs(self._answered or _NO_ANSWER)
+        lost = self.with_costs(self._answered or _NO_ANSWER)
         spent = Spent(lost.input_tokens, lost.output_tokens, lost.cost_usd)
         error.detail = with_spent(error.detail, spent)
 
@@ -237,15 +240,16 @@ class Rails:
         pinned = self.judges.pinned()
         return summed([*self.said, Guidance(memo=pinned) if pinned else NOTHING])
 
-    def _with_costs(self, answer: ModelAnswered) -> ModelAnswered:
+    def with_costs(self, paid: Paid) -> Paid:
+        """Put what the judges have cost on an answer or a call."""
         spent = self.judges
         if not spent.input_tokens:
-            return answer
+            return paid
         return replace(
-            answer,
-            input_tokens=answer.input_tokens + spent.input_tokens,
-            output_tokens=answer.output_tokens + spent.output_tokens,
-            cost_usd=answer.cost_usd + spent.cost_usd,
+            paid,
+            input_tokens=paid.input_tokens + spent.input_tokens,
+            output_tokens=paid.output_tokens + spent.output_tokens,
+            cost_usd=paid.cost_usd + spent.cost_usd,
         )
 
     async def _check(

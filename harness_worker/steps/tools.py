@@ -14,7 +14,6 @@ from harness_common.contracts.skill import pins_in
 from harness_common.core.step import CallOutcome, StepResult, ToolsDone, ToolsUnknown, ToolsWaiting
 from harness_common.core.tokens import BYTES_PER_TOKEN
 from harness_common.core.tool_call import CallStatus
-from harness_common.core.values import replace
 from harness_worker.steps.context import StepContext
 from harness_worker.steps.guardrails import Rails
 from harness_worker.steps.guards import after_tools
@@ -145,14 +144,4 @@ async def _done(ctx: StepContext, outcomes: tuple[CallOutcome, ...]) -> ToolsDon
     """
     rails = Rails(ctx)
     said = await rails.result(after_tools(ctx, outcomes))
-    judges = rails.judges
-    if judges.input_tokens:
-        last = outcomes[-1]
-        last = replace(
-            last,
-            input_tokens=last.input_tokens + judges.input_tokens,
-            output_tokens=last.output_tokens + judges.output_tokens,
-            cost_usd=last.cost_usd + judges.cost_usd,
-        )
-        outcomes = (*outcomes[:-1], last)
-    return ToolsDone(outcomes, said)
+    return ToolsDone((*outcomes[:-1], *map(rails.with_costs, outcomes[-1:])), said)

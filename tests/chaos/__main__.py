@@ -37,7 +37,10 @@ def _arguments() -> argparse.Namespace:
         "--p99-limit", type=float, metavar="S",
         help="be red when a killed process's runs wait longer than that (99 of 100)",
     )  # fmt: skip
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.freezes and not given.kills_only:
+        parser.error("--freezes needs --kills-only: they come after the kills")
+    return given
 
 
 def main() -> int:

@@ -94,8 +94,7 @@ def test_what_a_person_decides_is_what_is_done(page, platform):
     ]  # fmt: skip
 
 
-def test_a_conversation_with_a_real_worker(page, platform):
-    _, client = platform
+def converse(page):
     page.goto("/console/sessions")
     if not page.get_by_label("First message").is_visible():  # it is open while there are none
         page.get_by_text("Start a conversation").click()
@@ -103,6 +102,11 @@ def test_a_conversation_with_a_real_worker(page, platform):
     page.get_by_label("First message").fill("Tell me words")
     page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/console/sessions/sess_*")
+
+
+def test_a_conversation_with_a_real_worker(page, platform):
+    _, client = platform
+    converse(page)
     writing = page.locator("[data-writing] [data-text]")
     _expect(writing).to_contain_text(re.compile(r"word\d+ word\d+"), timeout=SOON_MS)
     first = writing.inner_text()
@@ -130,13 +134,7 @@ def test_a_conversation_whose_stream_is_refused_goes_on(page, platform):
             route.fulfill(status=204)  # after this a browser does not ask again by itself
 
     page.route("**/stream?*", refuse)
-    page.goto("/console/sessions")
-    if not page.get_by_label("First message").is_visible():
-        page.get_by_text("Start a conversation").click()
-    page.get_by_label("Agent").select_option("slow")
-    page.get_by_label("First message").fill("Tell me words")
-    page.get_by_role("button", name="Start").click()
-    page.wait_for_url("**/console/sessions/sess_*")
+    converse(page)
     said = page.locator(".say.assistant:not(.writing)")
     _expect(said).to_have_count(1, timeout=SOON_MS)
     _expect(page.locator("[data-stream]")).to_have_count(0, timeout=SOON_MS)

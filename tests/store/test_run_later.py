@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from harness_common.store.connection import run_later, run_sql
+from harness_common.store.connection import run_sql
 from harness_common.store.postgres import PgConnection
 
 pytestmark = pytest.mark.anyio
@@ -47,11 +47,11 @@ async def targets(db, tenant_id) -> list[str]:
 
 async def test_it_goes_with_what_comes_next_and_the_rest_with_commit(db, tenant_id, sent):
     async with db.tenant_transaction(tenant_id) as conn:
-        run_later(conn, "audit_insert", note(tenant_id, "one"))
-        run_later(conn, "audit_insert", note(tenant_id, "two"))
+        conn.run_later("audit_insert", note(tenant_id, "one"))
+        conn.run_later("audit_insert", note(tenant_id, "two"))
         rows = await run_sql(conn, "slots_hold", {"tenant_id": tenant_id}, 5)
         assert rows == [{"held": 1}], "the rows are those of what was asked, not of what was kept"
-        run_later(conn, "audit_insert", note(tenant_id, "three"))
+        conn.run_later("audit_insert", note(tenant_id, "three"))
     assert sent == [
         ("audit_insert", "audit_insert", "slots_hold"),
         ("audit_insert", "COMMIT"),
@@ -62,8 +62,8 @@ async def test_it_goes_with_what_comes_next_and_the_rest_with_commit(db, tenant_
 async def test_what_goes_with_commit_is_all_or_nothing(db, tenant_id):
     async def both(second):
         async with db.tenant_transaction(tenant_id) as conn:
-            run_later(conn, "audit_insert", note(tenant_id, "first"))
-            run_later(conn, "audit_insert", second)
+            conn.run_later("audit_insert", note(tenant_id, "first"))
+            conn.run_later("audit_insert", second)
 
     with pytest.raises(psycopg.errors.NotNullViolation):
         await both(note(tenant_id, "second") | {"action": None})
@@ -75,7 +75,7 @@ async def test_what_goes_with_commit_is_all_or_nothing(db, tenant_id):
 async def test_an_error_of_ours_drops_what_was_kept(db, tenant_id, sent):
     async def fails():
         async with db.tenant_transaction(tenant_id) as conn:
-            run_later(conn, "audit_insert", note(tenant_id, "never"))
+            conn.run_later("audit_insert", note(tenant_id, "never"))
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -89,4 +89,4 @@ async def test_an_error_of_ours_drops_what_was_kept(db, tenant_id, sent):
 async def test_outside_a_transaction_there_is_no_later(db, tenant_id):
     async with db.connection() as conn:
         with pytest.raises(RuntimeError, match="no transaction"):
-            run_later(conn, "audit_insert", note(tenant_id, "never"))
+            conn.run_later("audit_insert", note(tenant_id, "never"))

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from harness_common.commands import cancel_run
+from harness_common.commands import ForkRun, cancel_run, fork_run
 from harness_common.contracts.model import ChatRequest, ChatResult, Usage
 from harness_common.core.errors import Limited
 from harness_common.core.message import Message, Text, ToolResult, ToolUse
@@ -446,12 +446,9 @@ async def test_an_answer_that_ends_the_run_by_a_condition_is_looked_at_too(play,
     assert "s3cret" not in str(await play.messages(run_id))
 
 
-@pytest.mark.parametrize("action", ["rewrite", "block", "judge"])
-async def test_a_result_that_ends_the_run_by_a_condition_is_looked_at_too(play, db, action):
-    deny = {"kind": "deny", "patterns": ["s3cret"], "action": action}
-    judge = {"kind": "judge", "agent": "critic", "action": "block"}
-    rails = {"output": [judge if action == "judge" else deny]}
-    runtime, talker = await guarded(play, db, rails, "", verdicts=['{"ok": false, "why": "no"}'])
+async def looking(play: Play, db: Any, rails: dict[str, Any], verdict: str) -> Runtime:
+    """Make a worker whose agent looks once, and whose run ends by that."""
+    runtime, talker = await guarded(play, db, rails, verdicts=[verdict])
     await put(play, "critic")
     await spec_of(db, tools=["look"], stop_when=[{"tool": "look"}])
     uses = (ToolUse("c", "look", {}),)
@@ -469,9 +466,22 @@ async def test_a_result_that_ends_the_run_by_a_condition_is_looked_at_too(play, 
 
     runtime.catalog = Catalog(ToolRegistry([a_tool("look", "read", leaks)]))
     setattr(talker, "chat", asks_first)  # noqa: B010
-    run_id = await play.start("go")
+    return runtime
+
+
+async def looked(runtime: Runtime, play: Play, run_id: UUID) -> UUID:
     for _ in range(2):  # the answer, then its call
         await work(runtime, play, run_id)
+    return run_id
+
+
+@pytest.mark.parametrize("action", ["rewrite", "block", "judge"])
+async def test_a_result_that_ends_the_run_by_a_condition_is_looked_at_too(play, db, action):
+    deny = {"kind": "deny", "patterns": ["s3cret"], "action": action}
+    judge = {"kind": "judge", "agent": "critic", "action": "block"}
+    rails = {"output": [judge if action == "judge" else deny]}
+    runtime = await looking(play, db, rails, '{"ok": false, "why": "no"}')
+    run_id = await looked(runtime, play, await play.start("go"))
     state = (await play.read(run_id)).state
     if action == "rewrite":
         assert (state.status, state.output) == (Status.SUCCEEDED, "found: [removed]")
@@ -479,6 +489,16 @@ async def test_a_result_that_ends_the_run_by_a_condition_is_looked_at_too(play, 
         assert (state.status, state.stop_reason) == (Status.FAILED, "guardrail_blocked")
         assert state.output is None
     assert (state.input_tokens > 10) is (action == "judge")
+
+
+async def test_a_dry_run_asks_no_judge_of_its_output(play, db):
+    rails = {"output": [{"kind": "judge", "agent": "critic", "action": "block"}]}
+    runtime = await looking(play, db, rails, '{"ok": true}')  # one verdict, and no second
+    source = await looked(runtime, play, await play.start("go"))
+    assert (await play.read(source)).state.status is Status.SUCCEEDED
+    made = await fork_run(db, play.tenant_id, source, ForkRun(dry_run=True))
+    state = (await play.read(await looked(runtime, play, made.run_id))).state
+    assert (state.status, state.output) == (Status.SUCCEEDED, "found: s3cret")
 
 
 async def test_an_answer_to_a_question_is_said_by_a_user_too(play, db):

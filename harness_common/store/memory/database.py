@@ -8,10 +8,10 @@ Postgres, and gives way to other tasks before it, as a round trip would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from harness_common.core.errors import Permanent
@@ -45,11 +45,11 @@ class MemoryConnection:
         async with self._store.hold(timeout_s):
             return self._run(statements)
 
-    def run_later(self, statements: Sequence[Statement]) -> None:
-        """Run statements at once: here is no round trip to save."""
+    def run_later(self, name: str, params: Mapping[str, Any]) -> None:
+        """Run a statement at once: here is no round trip to save."""
         if not self.in_transaction:
             raise RuntimeError("no transaction is open that could take statements later")
-        self._run(statements)
+        self._run([(name, params)])
 
     def _run(self, statements: Sequence[Statement]) -> list[list[Row]]:
         tables = self._store.tables
