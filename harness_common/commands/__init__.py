@@ -4,6 +4,7 @@ Called by the API, by the scheduler (schedules) and by the tool that starts chil
 one transaction; doorbells and signals go out after it, and a lost one costs seconds, never a run.
 """
 
+from harness_common.commands.accept import start_in
 from harness_common.commands.approvals import Approver, Decide, decide_approval
 from harness_common.commands.control import (
     Asked,
@@ -19,7 +20,7 @@ from harness_common.commands.effects import resolve_effect
 from harness_common.commands.fork import ForkRun, fork_child, fork_run, retry_run
 from harness_common.commands.request import Parent, Started, StartRun
 from harness_common.commands.session import CancelledRun, cancel_session
-from harness_common.commands.start import start_in, start_run
+from harness_common.commands.start import start_run
 
 __all__ = [
     "Approver",

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from harness_common.commands.insert import First, insert
+from harness_common.commands.accept import least
+from harness_common.commands.begin import begin, check_start
+from harness_common.commands.insert import First, NewRun, insert
 from harness_common.commands.request import Started, StartRun
-from harness_common.commands.start import begin, check_start, least
 from harness_common.commands.start_transaction import start_transaction
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
@@ -30,6 +31,7 @@ from harness_common.store.db import Database
 from harness_common.store.reads import checkpoint_state
 from harness_common.store.rows import StoredRun, run_from_row
 from harness_common.store.wipe import Kind
+from harness_common.telemetry.causes import note_made
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ async def _fork(
         )
     retry = action == "run.retry"
     start = await _start_of(db, conn, source, request, action)
-    begun = await begin(db, conn, source.tenant_id, start)
+    (begun,) = await begin(db, conn, source.tenant_id, [start])
     check_start(begun, start, instead="fork this run: a fork has a session of its own")
     spec = AgentSpec.model_validate(begun["spec"])
     try:
@@ -223,7 +225,8 @@ async def _fork(
     follows = await _follows(db, conn, source) if retry else source.prev_run_id
     state = replace(first.state, limits=limits, next_kind=kind)
     first = replace(first, state=state, follows=follows)
-    started = await insert(db, conn, source.tenant_id, begun, spec, start, first)
+    (started,) = await insert(db, conn, source.tenant_id, [NewRun(begun, spec, start, first)])
+    note_made(started.run_id, start.trace_id or started.run_id.hex, source.id, source.trace_id)
     if actor is not None:
         detail = {"made": encode("run", started.run_id), "step": step}
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))

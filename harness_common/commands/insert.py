@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -21,12 +22,10 @@ from harness_common.core.run import RunState, Transition, holds_slot, wake_at
 from harness_common.store import json_codec
 from harness_common.store.connection import Connection, Row
 from harness_common.store.db import Database
-from harness_common.store.keyring import seal_commits, writing_key
+from harness_common.store.keyring import seal_commits
 from harness_common.store.rows import StoredRun
-from harness_common.store.sealed import seal_bytes
 from harness_common.store.skill_pins import pin
 from harness_common.store.writes import RING_AFTER_S, encode_snapshot, state_columns
-from harness_common.telemetry.causes import note_made
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,38 +43,85 @@ class First:
     """The run that a copy comes after in its conversation."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be written: what was read of its surroundings (`commands.begin`), its agent, what
+    was asked, and how it begins.
+    """
+
+    begun: Row
+    spec: AgentSpec
+    request: StartRun
+    first: First
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left for runs that begin together, one after the other."""
+
+    running: int
+    others_wait: bool
+
+
 async def insert(
-    db: Database,
-    conn: Connection,
-    tenant_id: UUID,
-    begun: Row,
-    spec: AgentSpec,
-    request: StartRun,
-    first: First,
-) -> Started:
-    """Write the run in its first state, admitted at once if there is room and nobody waits."""
-    run_id, now, state, source = begun["run_id"], begun["now"], first.state, first.source
-    first = await _with_skills(db, conn, tenant_id, spec, request, first)
-    session_id = begun["session_id"] or begun["new_session_id"]
-    held_for = first.held_for or ("key" if request.concurrency_key is not None else None)
-    made = Transition(state, (Event(ev.RUN_CREATED, _about(begun, request, first)),))
-    if held_for is None and begun["running"] < begun["may_run"] and not begun["others_wait"]:
-        admitted = advance(state, [Admit()], now)
-        made = replace(admitted, events=made.events + admitted.events)
-    body: dict[str, Any] = {
+    db: Database, conn: Connection, tenant_id: UUID, new: Sequence[NewRun]
+) -> list[Started]:
+    """Write runs in their first states, in this order: each admitted at once if there is room and
+    nobody waits.
+    """
+    if not new:
+        return []
+    room = _Room(new[0].begun["running"], new[0].begun["others_wait"])
+    bodies, made = [], []
+    for one in new:
+        pinned = replace(one, first=await _with_skills(db, conn, tenant_id, one))
+        newcomer = room.running == 0
+        begins = _begin(pinned, room)
+        bodies.append(_body(tenant_id, pinned, begins))
+        made.append(_started(tenant_id, pinned, begins, newcomer=newcomer))
+    stored = await seal_commits(conn, bodies, db.timeout_s)
+    # With COMMIT, so that the slots are held no longer.
+    conn.run_later("start_insert", {"runs": json_codec.dumps_text(stored)})
+    return made
+
+
+def _begin(new: NewRun, room: _Room) -> Transition:
+    """Return how a run begins: created, and admitted if it has a place, which it takes."""
+    begun, state = new.begun, new.first.state
+    created = Transition(state, (Event(ev.RUN_CREATED, _about(begun, new.request, new.first)),))
+    if _held_for(new) is not None:
+        return created
+    if room.running >= begun["may_run"] or room.others_wait:
+        room.others_wait = True
+        return created
+    admitted = advance(state, [Admit()], begun["now"])
+    room.running += holds_slot(admitted.state)
+    return replace(admitted, events=created.events + admitted.events)
+
+
+def _held_for(new: NewRun) -> str | None:
+    return new.first.held_for or ("key" if new.request.concurrency_key is not None else None)
+
+
+def _body(tenant_id: UUID, new: NewRun, made: Transition) -> dict[str, Any]:
+    """Return the run as `start_insert.sql` writes it."""
+    begun, request, first = new.begun, new.request, new.first
+    run_id, source = begun["run_id"], first.source
+    snapshot = None if source is None else encode_snapshot(made.state)
+    return {
         "tenant_id": tenant_id,
         "run_id": run_id,
-        "session_id": session_id,
+        "session_id": _session(begun),
         "new_session": begun["session_id"] is None,
         "agent_id": begun["agent_id"],
         "agent_name": begun["agent_name"],
         "agent_version": begun["agent_version"],
         **state_columns(made.state),
         "limits": made.state.limits.to_json(),
-        "retry": spec.retry.model_dump(),
-        "queue": spec.queue,
+        "retry": new.spec.retry.model_dump(),
+        "queue": new.spec.queue,
         "priority": request.priority,
-        "wake_at": wake_at(made.state, now, RING_AFTER_S),
+        "wake_at": wake_at(made.state, begun["now"], RING_AFTER_S),
         "rings": 1 if made.ready else 0,
         "input": request.input,
         "tags": request.tags,
@@ -83,9 +129,10 @@ async def insert(
         "trace_id": request.trace_id or run_id.hex,
         "prev_run_id": first.follows if source else request.follows or begun["head_run_id"],
         "forked_from": source.id if source else None,
-        "forked_step": state.step if source else None,
+        "forked_step": first.state.step if source else None,
+        "snapshot": snapshot and base64.b64encode(snapshot).decode(),
         "overrides": first.overrides,
-        "held_for": held_for,
+        "held_for": _held_for(new),
         "concurrency_key": request.concurrency_key,
         "concurrency_max": request.concurrency_max,
         **_parent_columns(request.parent),
@@ -95,45 +142,41 @@ async def insert(
         "user_id": request.user_id,
         "slot_delta": int(holds_slot(made.state)),
         "events": [{"type": e.type, "step": e.step, "payload": e.payload} for e in made.events],
-        "messages": [
-            {
-                "n": first.copied[1] + 1 + i,
-                "step": state.step,
-                "role": m.role,
-                "trust": m.trust,
-                "body": dumps(m),
-            }
-            for i, m in enumerate(first.messages)
-        ],
+        "messages": [_message(first, n, said) for n, said in enumerate(first.messages, 1)],
     }
-    (stored,) = await seal_commits(conn, [body], db.timeout_s)
-    key = await writing_key(conn, tenant_id, db.timeout_s)
-    snapshot = encode_snapshot(made.state) if source is not None else None
-    params = {
-        "t": json_codec.dumps_text(stored),
-        "snapshot": seal_bytes(key, snapshot, "snapshot"),
+
+
+def _message(first: First, n: int, said: Message) -> dict[str, Json]:
+    return {
+        "n": first.copied[1] + n,
+        "step": first.state.step,
+        "role": said.role,
+        "trust": said.trust,
+        "body": dumps(said),
     }
-    conn.run_later("start_insert", params)  # with COMMIT, so that the slots are held no longer
-    note_made(run_id, body["trace_id"], *((source.id, source.trace_id) if source else ()))
+
+
+def _session(begun: Row) -> UUID:
+    session_id: UUID = begun["session_id"] or begun["new_session_id"]
+    return session_id
+
+
+def _started(tenant_id: UUID, new: NewRun, made: Transition, *, newcomer: bool) -> Started:
+    """Return what whoever asked is told."""
+    begun, request, state = new.begun, new.request, made.state
     bell = None
     if made.ready:
-        urgent = urgency(request.priority, newcomer=begun["running"] == 0)
+        urgent = urgency(request.priority, newcomer=newcomer)
         bell = Doorbell(
-            tenant_id, run_id, made.state.version, spec.queue, urgent,
-            trace_id=body["trace_id"], step=made.state.step + 1,
+            tenant_id, begun["run_id"], state.version, new.spec.queue, urgent,
+            trace_id=request.trace_id or begun["run_id"].hex, step=state.step + 1,
         )  # fmt: skip
-    return Started(run_id, session_id, made.state.status, doorbell=bell)
+    return Started(begun["run_id"], _session(begun), state.status, doorbell=bell)
 
 
-async def _with_skills(
-    db: Database,
-    conn: Connection,
-    tenant_id: UUID,
-    spec: AgentSpec,
-    request: StartRun,
-    first: First,
-) -> First:
+async def _with_skills(db: Database, conn: Connection, tenant_id: UUID, new: NewRun) -> First:
     """Pin the versions of the run's skills; a fork keeps those of its source."""
+    spec, request, first = new.spec, new.request, new.first
     if "skills" in first.overrides or not (spec.skills or request.skills):
         return first
     pins = await pin(conn, tenant_id, spec.skills, request.skills, db.timeout_s)

@@ -149,8 +149,8 @@ MUTATIONS = [
         (starting, "idempotency", lambda t, p: [{"reserved": True}]),
         (
             "idempotency",
-            "SELECT EXISTS (SELECT 1 FROM mine) AS reserved",
-            "SELECT true AS reserved",
+            "%(key)s, %(digest)s",
+            "gen_random_uuid()::text, %(digest)s",
         ),
         test_starts.test_the_same_request_with_the_same_key_starts_one_run,
     ),

@@ -14,6 +14,7 @@ from harness_common.core import events as ev
 from harness_common.core.approval_rules import waits_for_approval
 from harness_common.core.budget import Limits
 from harness_common.core.errors import IllegalTransition
+from harness_common.core.hints import assigned
 from harness_common.core.inputs import (
     Admit,
     ApprovalDecided,
@@ -37,6 +38,8 @@ from tests.sim.world import Violation
 
 Advance = Callable[[RunState, Sequence[Input], datetime], Transition]
 _HI = dumps(user("hi"))
+_TASK = dumps(assigned(user("hi")))
+"""What a parent asks of a child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ def start(store: Store, advance: Advance, tenant_id: UUID, run_id: UUID, asked: 
         row["parent_idx"], row["depth"] = parent.index, parent.depth
     store.runs[run_id] = row
     store.events[run_id], store.checkpoints[run_id], store.inputs[run_id] = [], {}, []
-    store.messages[run_id] = [_HI]
+    store.messages[run_id] = [_HI if asked.parent is None else _TASK]
     for n, type_ in enumerate(events):
         # A run's own events carry no step, but for those of its transitions.
         store.add_event(run_id, n + 1, type_, None)

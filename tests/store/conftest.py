@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import LiteralString
 from uuid import UUID, uuid4
@@ -78,6 +79,15 @@ async def db(database_url: str) -> AsyncIterator[Database]:
         yield opened
         async with opened.connection() as conn:
             await pg(conn).execute(EMPTY)
+
+
+@pytest.fixture
+async def processes(db: Database, database_url: str) -> AsyncIterator[list[Database]]:
+    """Open the database of `db` as four more processes do."""
+    config = DatabaseSettings(pool_max=4)
+    async with AsyncExitStack() as stack:
+        url = derive(database_url, "system")
+        yield [await stack.enter_async_context(Database(url, config)) for _ in range(4)]
 
 
 @pytest.fixture

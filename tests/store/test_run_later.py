@@ -40,7 +40,7 @@ def note(tenant_id, target: str) -> dict[str, Any]:
 async def targets(db, tenant_id) -> list[str]:
     async with db.connection() as conn:
         cursor = await conn.execute(
-            "SELECT target FROM audit WHERE tenant_id = %s ORDER BY id", (tenant_id,)
+            "SELECT target FROM audit WHERE tenant_id = %s ORDER BY at", (tenant_id,)
         )
         return [row["target"] for row in await cursor.fetchall()]
 

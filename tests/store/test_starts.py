@@ -67,10 +67,11 @@ async def test_another_tenants_agent_and_run_are_not_there(play, db):
     assert await other.try_claim(run_id, 1) is None
 
 
-async def test_slots_are_never_exceeded_by_concurrent_starts(db):
-    """INV13: twenty at once, room for seven."""
+async def test_slots_are_never_exceeded_by_concurrent_starts(db, processes):
+    """INV13: twenty at once in four processes, room for seven."""
     play = Play(db, await make_tenant(db, max_running=50, granted=7))
-    await all_at_once(play, [play.start() for _ in range(20)], waiting=8)
+    starts = [replace(play, db=one).start() for one in processes for _ in range(5)]
+    await all_at_once(play, starts, waiting=4)
     assert await play.running() == 7
     rows = await sql(
         db, "SELECT status, wake_at IS NULL AS idle, count(*) AS n FROM runs GROUP BY 1, 2"
@@ -81,12 +82,12 @@ async def test_slots_are_never_exceeded_by_concurrent_starts(db):
     }
 
 
-async def test_twins_with_one_idempotency_key_are_one_run(play):
+async def test_twins_with_one_idempotency_key_are_one_run(play, processes):
     request = StartRun("a", "hi", idempotency_key="k", body_digest="d")
-    twins = [start_run(play.db, play.tenant_id, request) for _ in range(10)]
-    made = await all_at_once(play, twins, waiting=8)  # half of the connections
+    twins = [start_run(db, play.tenant_id, request) for db in processes for _ in range(3)]
+    made = await all_at_once(play, twins, waiting=4)
     assert len({m.run_id for m in made}) == 1
-    assert sorted(m.replayed for m in made) == [False] + [True] * 9
+    assert sorted(m.replayed for m in made) == [False] + [True] * 11
     assert sum(m.doorbell is not None for m in made) == 1
     assert len({m.session_id for m in made}) == 1
     assert await sql(play.db, "SELECT count(*) AS n FROM runs") == [{"n": 1}]
@@ -114,12 +115,13 @@ async def test_a_session_has_one_run_going(play):
     assert (await play.read(await play.start(session_id=session_id))).prev_run_id == first
 
 
-async def test_concurrent_starts_in_one_session_give_one_run(play):
+async def test_concurrent_starts_in_one_session_give_one_run(play, processes):
     """The tenant's lock orders them; the session must then be read as it is, not as it was before
     the wait.
     """
     first = await play.start()
     session_id = (await play.read(first)).session_id
     await play.step(first, say())
-    made = await all_at_once(play, [play.start(session_id=session_id) for _ in range(8)])
+    starts = [replace(play, db=one).start(session_id=session_id) for one in processes * 2]
+    made = await all_at_once(play, starts, waiting=4)
     assert sum(isinstance(m, Conflict) for m in made) == 7, made

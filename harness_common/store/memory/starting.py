@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
@@ -36,46 +37,53 @@ def slots_hold(t: Tables, p: Params) -> list[Row]:
 
 
 def start_begin(t: Tables, p: Params) -> list[Row]:
-    """Find the agent and the session, and mint ids."""
-    tenant_id = p["tenant_id"]
-    slot = t.tenant_slots.get(tenant_id)
+    """For each start find the agent and the session, and mint ids."""
+    slot = t.tenant_slots.get(p["tenant_id"])
     if slot is None:
         return []
-    agent = newest(t.agents, tenant_id, p["agent"], p["agent_version"]) or {}
-    session = t.sessions.get(tenant_id, p["session_id"]) or {}
-    going = session_going(t, p)
+    return [_begun(t, p["tenant_id"], slot, one) for one in json_codec.loads(p["asked"])]
+
+
+def _begun(t: Tables, tenant_id: UUID, slot: Row, asked: Row) -> Row:
+    agent = newest(t.agents, tenant_id, asked["agent"], asked["agent_version"]) or {}
+    session_id = asked["session_id"] and UUID(asked["session_id"])
+    session = t.sessions.get(tenant_id, session_id) or {}
+    going = session_going(t, {"tenant_id": tenant_id, "session_id": session_id})
     waiting = t.runs.where(tenant_id=tenant_id, status="queued", held_for=None)
     queue = agent.get("spec", {}).get("queue") or "steps.default"
     at_once = slot["starts_per_s"] is None and takes(t, queue)
-    return [
-        {
-            "run_id": t.ids(),
-            "new_session_id": t.ids(),
-            "now": t.clock(),
-            "running": slot["running"],
-            "may_run": min(slot["max_running"], slot["granted"]) if at_once else 0,
-            "agent_id": agent.get("id"),
-            "agent_name": agent.get("name"),
-            "agent_version": agent.get("version"),
-            "spec": agent.get("spec"),
-            "session_id": session.get("id"),
-            "closed_at": session.get("closed_at"),
-            "head_run_id": session.get("head_run_id"),
-            "going_run_id": going[0]["run_id"] if going else None,
-            "others_wait": any(True for _ in waiting),
-        }
-    ]
+    return {
+        "run_id": t.ids(),
+        "new_session_id": t.ids(),
+        "now": t.clock(),
+        "running": slot["running"],
+        "may_run": min(slot["max_running"], slot["granted"]) if at_once else 0,
+        "agent_id": agent.get("id"),
+        "agent_name": agent.get("name"),
+        "agent_version": agent.get("version"),
+        "spec": agent.get("spec"),
+        "session_id": session.get("id"),
+        "closed_at": session.get("closed_at"),
+        "head_run_id": session.get("head_run_id"),
+        "going_run_id": going[0]["run_id"] if going else None,
+        "others_wait": any(True for _ in waiting),
+    }
 
 
 def start_insert(t: Tables, p: Params) -> list[Row]:
-    """Write a new run with its session, first message, copied ledger and events."""
-    w = json_codec.loads(p["t"])
+    """Write new runs with their sessions, first messages, copied ledger and events."""
+    for w in json_codec.loads(p["runs"]):
+        _insert(t, w)
+    return [{}]
+
+
+def _insert(t: Tables, w: Row) -> None:
     source = w["forked_from"] and t.runs.get(UUID(w["tenant_id"]), UUID(w["forked_from"]))
     run = t.runs.insert(_first_row(t, w, source))
     key = {"tenant_id": run["tenant_id"], "run_id": run["id"]}
     _session(t, w, run)
     if source is not None:
-        _copy(t, w, source, key, p["snapshot"])
+        _copy(t, w, source, key)
     for m in w["messages"]:
         t.messages.insert(key | m | {"body": json_codec.loads(m["body"])})
     for n, event in enumerate(w["events"], 1):
@@ -88,7 +96,6 @@ def start_insert(t: Tables, p: Params) -> list[Row]:
             "turn_sum": slot["turn_sum"] + run["turn_at"].timestamp(),
         }
         t.tenant_slots.update(slot, changes)
-    return [{}]
 
 
 def _first_row(t: Tables, w: Row, source: Row | None) -> Row:
@@ -123,9 +130,10 @@ def _session(t: Tables, w: Row, run: Row) -> None:
         t.sessions.update(session, {"head_run_id": run["id"]})
 
 
-def _copy(t: Tables, w: Row, source: Row, key: Row, snapshot: bytes | None) -> None:
+def _copy(t: Tables, w: Row, source: Row, key: Row) -> None:
     """Copy a checkpoint of another run: its state, its messages, and its ledger."""
     if w["step"] > 0:
+        snapshot = base64.b64decode(w["snapshot"])
         of_fork = {"step": w["step"], "version": 0, "kind": "fork", "snapshot": snapshot}
         t.checkpoints.insert(key | of_fork)
     of_source = source["tenant_id"], source["id"]

@@ -1,15 +1,16 @@
--- With the tenant's slots held (slots_hold.sql): find the agent and the session, and mint ids from Postgres time.
+-- With the tenant's slots held (slots_hold.sql): for each start find the agent and the session, and mint ids from Postgres time.
 SELECT uuid7() AS run_id, uuid7() AS new_session_id, clock_timestamp() AS now,
        slot.running, CASE WHEN inline.allowed THEN least(slot.max_running, slot.granted) ELSE 0 END AS may_run,
        a.id AS agent_id, a.name AS agent_name, a.version AS agent_version, a.spec,
        s.id AS session_id, s.closed_at, s.head_run_id, going.id AS going_run_id,
        EXISTS (SELECT 1 FROM runs q WHERE q.tenant_id = %(tenant_id)s AND q.status = 'queued' AND q.held_for IS NULL) AS others_wait
-FROM (SELECT * FROM tenant_slots WHERE tenant_id = %(tenant_id)s) AS slot
+FROM ROWS FROM (jsonb_to_recordset(%(asked)s::jsonb) AS (agent text, agent_version int, session_id uuid)) WITH ORDINALITY AS ask
+CROSS JOIN (SELECT * FROM tenant_slots WHERE tenant_id = %(tenant_id)s) AS slot
 LEFT JOIN LATERAL (
     SELECT id, name, version, spec FROM agents
-    WHERE tenant_id = %(tenant_id)s AND name = %(agent)s AND version = coalesce(%(agent_version)s, version)
+    WHERE tenant_id = %(tenant_id)s AND name = ask.agent AND version = coalesce(ask.agent_version, version)
     ORDER BY version DESC LIMIT 1) AS a ON true
-LEFT JOIN sessions s ON s.tenant_id = %(tenant_id)s AND s.id = %(session_id)s
+LEFT JOIN sessions s ON s.tenant_id = %(tenant_id)s AND s.id = ask.session_id
 LEFT JOIN LATERAL (
     -- The newest run of the session that is not over: one that ended before it began may stand behind others.
     WITH RECURSIVE run AS (
@@ -26,3 +27,4 @@ CROSS JOIN LATERAL (
        AND (NOT EXISTS (SELECT 1 FROM workers WHERE died_at IS NULL AND stopping_at IS NULL)
             OR EXISTS (SELECT 1 FROM workers WHERE died_at IS NULL AND stopping_at IS NULL AND coalesce(a.spec->>'queue', 'steps.default') = ANY(queues)))
        AS allowed) AS inline
+ORDER BY ask.ordinality

@@ -1,13 +1,13 @@
--- Write a new run with its session, first message, copied ledger and events; inline admission takes the slot.
+-- Write new runs with their sessions, first messages, copied ledger and events; inline admission takes the slots.
 WITH t AS (
-    SELECT * FROM jsonb_to_record(%(t)s::jsonb) AS t (
+    SELECT * FROM jsonb_to_recordset(%(runs)s::jsonb) AS t (
         tenant_id uuid, run_id uuid, session_id uuid, new_session boolean, agent_id uuid, agent_name text, agent_version int,
         status text, version int, step int, next_kind text, turn int, message_count int, memo jsonb, started boolean,
         input_tokens bigint, output_tokens bigint, cost_usd double precision, limits jsonb, retry jsonb,
         queue text, priority smallint, wake_at timestamptz, rings int, input text, tags jsonb, created_by text, trace_id text,
         overrides jsonb, held_for text, concurrency_key text, concurrency_max int, parent_run_id uuid, parent_step int, parent_idx int,
         depth int, turn_at timestamptz, copy_from int, copy_to int,
-        prev_run_id uuid, forked_from uuid, forked_step int, title text, user_id text, slot_delta int,
+        prev_run_id uuid, forked_from uuid, forked_step int, snapshot text, title text, user_id text, slot_delta int,
         events jsonb, messages jsonb)
 ), session AS (
     INSERT INTO sessions (tenant_id, id, title, user_id, head_run_id)
@@ -34,7 +34,7 @@ WITH t AS (
     FROM t
 ), checkpoint AS (
     INSERT INTO checkpoints (tenant_id, run_id, step, version, kind, delta, snapshot, fence, attempt)
-    SELECT tenant_id, run_id, step, 0, 'fork', '{}', %(snapshot)s::bytea, 0, 0 FROM t WHERE forked_from IS NOT NULL AND step > 0
+    SELECT tenant_id, run_id, step, 0, 'fork', '{}', decode(snapshot, 'base64'), 0, 0 FROM t WHERE forked_from IS NOT NULL AND step > 0
 ), message AS (
     INSERT INTO messages (tenant_id, run_id, n, step, role, trust, body)
     SELECT t.tenant_id, t.run_id, m.n, m.step, m.role, m.trust, m.body::json
@@ -52,21 +52,24 @@ WITH t AS (
              WHEN c.status = 'running' AND c.effect = 'write' AND (c.kept IS NULL OR c.answer IS NOT NULL OR c.resume_at IS NULL) THEN 'unknown' ELSE 'proposed' END,
         0, c.result, c.error_type, c.trust, c.artifacts, c.duration_ms, c.cost_usd, c.input_tokens, c.output_tokens, c.started_at, c.finished_at,
         c.ran_arguments, c.failed_attempts, c.duplicate_of, c.cached_from, c.served_by, c.policy
-    FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step <= t.step + 1
-        AND NOT t.overrides ? 'recorded' AND NOT (c.name = 'graph__approval' AND c.step > t.step)
+    FROM t CROSS JOIN LATERAL (
+        SELECT * FROM tool_calls WHERE tenant_id = t.tenant_id AND run_id = t.forked_from AND step <= t.step + 1 OFFSET 0) AS c
+    WHERE NOT t.overrides ? 'recorded' AND NOT (c.name = 'graph__approval' AND c.step > t.step)
 ), question AS (
     -- What a person said at a step that is done anew was said to the run that it comes from: this one asks for itself.
     INSERT INTO tool_calls (tenant_id, run_id, step, idx, tool_use_id, name, arguments, status, attempt)
     SELECT t.tenant_id, t.run_id, c.step, c.idx, c.tool_use_id, c.name, c.arguments, 'proposed', 0
-    FROM t JOIN tool_calls c ON c.tenant_id = t.tenant_id AND c.run_id = t.forked_from AND c.step = t.step + 1
-        AND c.name = 'graph__approval' AND NOT t.overrides ? 'recorded'
+    FROM t CROSS JOIN LATERAL (
+        SELECT * FROM tool_calls WHERE tenant_id = t.tenant_id AND run_id = t.forked_from AND step = t.step + 1 OFFSET 0) AS c
+    WHERE c.name = 'graph__approval' AND NOT t.overrides ? 'recorded'
 ), event AS (
     INSERT INTO events (tenant_id, run_id, seq, type, step, payload)
     SELECT t.tenant_id, t.run_id, e.n, e.v->>'type', (e.v->>'step')::int, e.v->'payload'
     FROM t, jsonb_array_elements(t.events) WITH ORDINALITY AS e (v, n)
 ), slot AS (
-    UPDATE tenant_slots SET running = running + t.slot_delta, last_admitted_at = clock_timestamp(),
-        turn_sum = turn_sum + extract(epoch FROM t.turn_at)
-    FROM t WHERE tenant_slots.tenant_id = t.tenant_id AND t.slot_delta <> 0
+    SELECT tenant_id, sum(slot_delta)::int AS delta, sum(extract(epoch FROM turn_at)) AS turns FROM t WHERE slot_delta <> 0 GROUP BY tenant_id
+), slots AS (
+    UPDATE tenant_slots SET running = running + slot.delta, last_admitted_at = clock_timestamp(), turn_sum = turn_sum + slot.turns
+    FROM slot WHERE tenant_slots.tenant_id = slot.tenant_id
 )
 SELECT set_config('synchronous_commit', 'on', true)
