@@ -20,7 +20,8 @@ class Batcher(Generic[Item, Answer]):
 
     `work` returns one answer per item, in order. When it raises and the batch had several items,
     each is tried alone, so that one bad item fails nobody else. At most `parallel` batches are
-    under way.
+    under way: another begins beside one only when items have waited `patience_s` for it, so that
+    one that is held up holds up nobody else.
     """
 
     def __init__(
@@ -29,11 +30,14 @@ class Batcher(Generic[Item, Answer]):
         *,
         largest: int = 64,
         parallel: int = 2,
+        patience_s: float = 0.02,
         alone_on: tuple[type[Exception], ...] = (),
     ) -> None:
         self._work = work
         self._largest = largest
         self._parallel = parallel
+        self._patience_s = patience_s
+        self._impatient: asyncio.TimerHandle | None = None
         self._alone_on = alone_on
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._running = 0
@@ -46,12 +50,22 @@ class Batcher(Generic[Item, Answer]):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append((item, future))
-        if self._running < self._parallel:
-            self._running += 1
-            task = loop.create_task(self._drain())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self._running == 0:
+            self._begin()
+        elif self._running < self._parallel and self._impatient is None:
+            self._impatient = loop.call_later(self._patience_s, self._begin_another)
         return future
+
+    def _begin_another(self) -> None:
+        self._impatient = None
+        if self._waiting and self._running < self._parallel:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._running += 1
+        task = asyncio.get_running_loop().create_task(self._drain())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _drain(self) -> None:
         try:

@@ -195,7 +195,7 @@ async def test_each_start_is_told_to_whoever_caused_it(play, counted):
 async def test_a_key_that_steering_took_meanwhile_makes_no_run(play, db, counted, monkeypatch):
     """Who steers does not hold the slots: its key may come after a start has looked for it."""
     running = await play.start("first")
-    key = {"idempotency_key": "k", "body_digest": "d"}
+    key: dict[str, Any] = {"idempotency_key": "k", "body_digest": "d"}
     session_id = (await play.read(running)).session_id
     steering = StartRun("a", "steer", session_id=session_id, on_busy="steer", **key)
     sent = accept.reserve_keys
