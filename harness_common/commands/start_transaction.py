@@ -1,7 +1,8 @@
-"""Starts of one tenant take at most half of this process' connections.
+"""Forks of one tenant take at most half of this process' connections.
 
 They go one by one in Postgres, since each holds its tenant's slots, and each that waits for them
-has a connection there. A burst of one tenant would take all that other requests need.
+has a connection there. A burst of one tenant would take all that other requests need. New runs go
+together instead (`commands.together`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from harness_common.store.db import Database
 _PLACES: Final[WeakKeyDictionary[Database, WeakValueDictionary[UUID, asyncio.Semaphore]]] = (
     WeakKeyDictionary()
 )
-"""Of each tenant that starts a run just now."""
+"""Of each tenant that forks a run just now."""
 
 
 @asynccontextmanager
@@ -34,7 +35,7 @@ async def start_transaction(db: Database, tenant_id: UUID) -> AsyncIterator[Conn
         async with asyncio.timeout(db.timeout_s):
             await place.acquire()
     except TimeoutError as error:
-        raise RowsHeld(f"other starts of the tenant took all of {db.timeout_s:g} s") from error
+        raise RowsHeld(f"other forks of the tenant took all of {db.timeout_s:g} s") from error
     try:
         async with db.tenant_transaction(tenant_id) as conn:
             yield conn

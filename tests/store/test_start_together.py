@@ -12,7 +12,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from harness_common.commands import StartRun, accept, start_run
+from harness_common.commands import StartRun, start_run
+from harness_common.commands.begin import reserve_keys
 from harness_common.core.errors import NotFound
 from harness_common.core.run import TERMINAL, Status
 from harness_common.logins import derive
@@ -198,14 +199,13 @@ async def test_a_key_that_steering_took_meanwhile_makes_no_run(play, db, counted
     key: dict[str, Any] = {"idempotency_key": "k", "body_digest": "d"}
     session_id = (await play.read(running)).session_id
     steering = StartRun("a", "steer", session_id=session_id, on_busy="steer", **key)
-    sent = accept.reserve_keys
 
     async def late(*args):
         if args[3]:
             await start_run(db, play.tenant_id, steering)
-        return await sent(*args)
+        return await reserve_keys(*args)
 
-    monkeypatch.setattr(accept, "reserve_keys", late)
+    monkeypatch.setattr("harness_common.commands.accept.reserve_keys", late)
     started = await start_run(counted, play.tenant_id, StartRun("a", "steer", **key))
     assert (started.replayed, started.run_id) == (True, running)
     assert await inputs(db) == []
