@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from harness_common.commands.begin import begin, check_start, reserve_keys, twin
+from harness_common.commands.begin import begin, check_start, made_before, reserve_keys
 from harness_common.commands.insert import First, NewRun, insert
 from harness_common.commands.request import Started, StartRun
 from harness_common.contracts.agent import AgentSpec
@@ -43,7 +43,8 @@ async def accept(
     db: Database, conn: Connection, tenant_id: UUID, starts: Sequence[Start]
 ) -> list[Started | HarnessError]:
     """Accept runs in the caller's transaction, in this order; of those refused nothing is written.
-    Of one session, and of one idempotency key, `starts` has one at most (`commands.together`).
+    Each sees only the slots that those before it take: of one session, and of one idempotency key,
+    `starts` has one at most (`commands.together`).
     """
     begun = await begin(db, conn, tenant_id, [one.request for one in starts])
     decided = [_decide(row, one.request) for row, one in zip(begun, starts, strict=True)]
@@ -95,7 +96,7 @@ def told(outcome: Started | Exception, request: StartRun) -> Started:
     if isinstance(outcome, Exception):
         raise outcome
     if not outcome.replayed:
-        note_made(outcome.run_id, request.trace_id or outcome.run_id.hex)
+        note_made(outcome.run_id, request.trace_of(outcome.run_id))
     return outcome
 
 
@@ -105,7 +106,7 @@ _Decided = NewRun | Started | HarnessError
 
 def _decide(begun: Row, request: StartRun) -> _Decided:
     if begun["twin"] is not None:
-        return twin(begun["twin"], request)
+        return made_before(begun["twin"], request)
     try:
         return _new_run(begun, request)
     except HarnessError as error:

@@ -92,11 +92,11 @@ async def reserve_keys(
             out.append(None)
             continue
         made = await run_sql(conn, "idempotency_read", key_of(tenant_id, request), db.timeout_s)
-        out.append(twin(made[0], request))
+        out.append(made_before(made[0], request))
     return out
 
 
-def twin(made: Row, request: StartRun) -> Started | Conflict:
+def made_before(made: Row, request: StartRun) -> Started | Conflict:
     """Return the run that the key of a request made before, if it was for the same body."""
     if made["body_digest"] != request.body_digest:
         return Conflict(

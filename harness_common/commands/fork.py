@@ -14,7 +14,7 @@ from harness_common.commands.accept import least
 from harness_common.commands.begin import begin, check_start
 from harness_common.commands.insert import First, NewRun, insert
 from harness_common.commands.request import Started, StartRun
-from harness_common.commands.start_transaction import start_transaction
+from harness_common.commands.slots_transaction import slots_transaction
 from harness_common.contracts.agent import AgentSpec
 from harness_common.contracts.foreign import KINDS as FOREIGN_KINDS
 from harness_common.contracts.request_options import options_of
@@ -81,7 +81,7 @@ async def retry_run(
     Raises `NotFound`, and `Conflict` while the run is still going or when it succeeded; with
     `if_not_retried` also when a retry of it was made before, by whoever.
     """
-    async with start_transaction(db, tenant_id) as conn:
+    async with slots_transaction(db, tenant_id) as conn:
         if if_not_retried:
             await _require_not_retried(db, conn, tenant_id, run_id)
         source, held = await _source(db, conn, tenant_id, run_id)
@@ -111,7 +111,7 @@ async def fork_run(
 
     Raises `NotFound`, `Invalid` for a step that the run has not committed.
     """
-    async with start_transaction(db, tenant_id) as conn:
+    async with slots_transaction(db, tenant_id) as conn:
         source, held = await _source(db, conn, tenant_id, run_id)
         if request.dry_run and source.state.status not in TERMINAL:
             raise Conflict(
@@ -129,7 +129,7 @@ async def fork_child(db: Database, tenant_id: UUID, source_id: UUID, request: St
 
     Raises as `fork_run` does.
     """
-    async with start_transaction(db, tenant_id) as conn:
+    async with slots_transaction(db, tenant_id) as conn:
         source, held = await _source(db, conn, tenant_id, source_id)
         return await _fork(db, conn, source, held, ForkRun(child=request), "run.fork", None)
 
@@ -226,7 +226,7 @@ async def _fork(
     state = replace(first.state, limits=limits, next_kind=kind)
     first = replace(first, state=state, follows=follows)
     (started,) = await insert(db, conn, source.tenant_id, [NewRun(begun, spec, start, first)])
-    note_made(started.run_id, start.trace_id or started.run_id.hex, source.id, source.trace_id)
+    note_made(started.run_id, start.trace_of(started.run_id), source.id, source.trace_id)
     if actor is not None:
         detail = {"made": encode("run", started.run_id), "step": step}
         entry = Entry(action, encode("run", source.id), detail | dict(first.overrides))

@@ -107,7 +107,8 @@ def _body(tenant_id: UUID, new: NewRun, made: Transition) -> dict[str, Any]:
     """Return the run as `start_insert.sql` writes it."""
     begun, request, first = new.begun, new.request, new.first
     run_id, source = begun["run_id"], first.source
-    snapshot = None if source is None else encode_snapshot(made.state)
+    copied = source is not None and made.state.step > 0
+    snapshot = encode_snapshot(made.state) if copied else None
     return {
         "tenant_id": tenant_id,
         "run_id": run_id,
@@ -126,7 +127,7 @@ def _body(tenant_id: UUID, new: NewRun, made: Transition) -> dict[str, Any]:
         "input": request.input,
         "tags": request.tags,
         "created_by": request.created_by,
-        "trace_id": request.trace_id or run_id.hex,
+        "trace_id": request.trace_of(run_id),
         "prev_run_id": first.follows if source else request.follows or begun["head_run_id"],
         "forked_from": source.id if source else None,
         "forked_step": first.state.step if source else None,
@@ -169,7 +170,7 @@ def _started(tenant_id: UUID, new: NewRun, made: Transition, *, newcomer: bool) 
         urgent = urgency(request.priority, newcomer=newcomer)
         bell = Doorbell(
             tenant_id, begun["run_id"], state.version, new.spec.queue, urgent,
-            trace_id=request.trace_id or begun["run_id"].hex, step=state.step + 1,
+            trace_id=request.trace_of(begun["run_id"]), step=state.step + 1,
         )  # fmt: skip
     return Started(begun["run_id"], _session(begun), state.status, doorbell=bell)
 

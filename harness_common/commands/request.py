@@ -71,6 +71,10 @@ class StartRun:
     body_digest: str = ""
     idempotency_ttl_s: int = 24 * 3600
 
+    def trace_of(self, run_id: UUID) -> str:
+        """Return the trace that the run belongs to: the caller's, or its own."""
+        return self.trace_id or run_id.hex
+
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:

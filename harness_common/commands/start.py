@@ -9,7 +9,7 @@ from harness_common.commands.accept import Start
 from harness_common.commands.begin import begin, check_start, reserve_keys
 from harness_common.commands.control import cancel_run, steer_in
 from harness_common.commands.request import Interrupted, Started, StartRun
-from harness_common.commands.start_transaction import start_transaction
+from harness_common.commands.slots_transaction import slots_transaction
 from harness_common.commands.together import start_together
 from harness_common.core.errors import Conflict
 from harness_common.store.audit import Actor
@@ -66,7 +66,7 @@ async def _runs_to_stop(db: Database, tenant_id: UUID, request: StartRun) -> lis
     """Return the session's runs that are not over, the newest first, if `request` may begin a new
     one; none when this request, sent before, has begun it. Raises what `start_in` would.
     """
-    async with start_transaction(db, tenant_id) as conn:
+    async with slots_transaction(db, tenant_id) as conn:
         (begun,) = await begin(db, conn, tenant_id, [request])
         if begun["twin"] is not None:
             return []

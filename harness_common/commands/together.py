@@ -105,7 +105,8 @@ def _apart(waiting: Sequence[_Numbered]) -> tuple[list[_Numbered], list[_Numbere
 
 async def _in_one(db: Database, tenant_id: UUID, starts: Sequence[Start]) -> list[Outcome]:
     """Start runs in one transaction. When it fails as a whole each is tried alone, so that one that
-    cannot be written fails nobody else; but not when its outcome may be unknown.
+    cannot be written fails nobody else: whatever is no `DatabaseUnavailable` came before COMMIT, or
+    is the server's answer that it did not commit. After that error runs may be there.
     """
     if not starts:
         return []

@@ -168,7 +168,7 @@ class ForeignStore:
 
 def _text(key: Any, data: bytes) -> str:  # noqa: ANN401 - a TenantKey or None
     stored = seal_bytes(key, zstandard.compress(data), "snapshot")
-    return base64.b64encode(stored or b"").decode()
+    return base64.b64encode(stored).decode()
 
 
 def _opened(row: Mapping[str, Any]) -> Row:

@@ -121,9 +121,9 @@ def seal_json_text(key: TenantKey | None, text: str) -> str:
     return f"{_QUOTED}p.{text[1:]}" if text.startswith(_QUOTED) else text
 
 
-def seal_bytes(key: TenantKey | None, data: bytes | None, what: str) -> bytes | None:
+def seal_bytes(key: TenantKey | None, data: bytes, what: str) -> bytes:
     """Return bytes as they are stored."""
-    return data if key is None or data is None else key.seal_bytes(data, what)
+    return data if key is None else key.seal_bytes(data, what)
 
 
 def seal_parts(key: TenantKey | None, column: str, value: Json) -> Json:

@@ -1,8 +1,9 @@
-"""Forks of one tenant take at most half of this process' connections.
+"""What holds a tenant's slots alone, as forks and interruptions do, takes at most half of this
+process' connections.
 
-They go one by one in Postgres, since each holds its tenant's slots, and each that waits for them
-has a connection there. A burst of one tenant would take all that other requests need. New runs go
-together instead (`commands.together`).
+They go one by one in Postgres, and each that waits for the slots has a connection there. A burst of
+one tenant would take all that other requests need. New runs go together instead
+(`commands.together`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from harness_common.store.db import Database
 _PLACES: Final[WeakKeyDictionary[Database, WeakValueDictionary[UUID, asyncio.Semaphore]]] = (
     WeakKeyDictionary()
 )
-"""Of each tenant that forks a run just now."""
+"""Of each tenant whose slots are wanted just now."""
 
 
 @asynccontextmanager
-async def start_transaction(db: Database, tenant_id: UUID) -> AsyncIterator[Connection]:
+async def slots_transaction(db: Database, tenant_id: UUID) -> AsyncIterator[Connection]:
     """Open a transaction of a tenant that will hold its slots, when there is a place for it.
 
     Raises `RowsHeld` when those before it take longer than a statement may.
@@ -35,7 +36,9 @@ async def start_transaction(db: Database, tenant_id: UUID) -> AsyncIterator[Conn
         async with asyncio.timeout(db.timeout_s):
             await place.acquire()
     except TimeoutError as error:
-        raise RowsHeld(f"other forks of the tenant took all of {db.timeout_s:g} s") from error
+        raise RowsHeld(
+            f"others who hold the slots of the tenant took all of {db.timeout_s:g} s"
+        ) from error
     try:
         async with db.tenant_transaction(tenant_id) as conn:
             yield conn
